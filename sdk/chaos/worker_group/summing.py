@@ -31,6 +31,7 @@ class StepSums:
     def __init__(self, layers: Sequence[HeldPart], micro_batches: int) -> None:
         """`layers`: those held here."""
         self._layers = {layer.index: layer for layer in layers}
+        self._dtypes = {layer.index: layer.gradient_dtype for layer in layers}
         self._micro_batches = micro_batches
         self._trees: dict[int, SumTree[Parts]] = {layer.index: SumTree(micro_batches, _add_all) for layer in layers}
         self._closed: dict[int, torch.Tensor] = {}
@@ -46,7 +47,8 @@ class StepSums:
         if not micro_batch & 1 or not tree.has(left):
             return None
         parts = tree.take(left)
-        if parts and all(part.dtype is self._layers[layer].gradient_dtype for part in parts):
+        dtype = self._dtypes[layer]
+        if parts and all(part.dtype is dtype for part in parts):
             return parts
         tree.put(left, parts)
         return None
