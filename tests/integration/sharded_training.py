@@ -15,7 +15,8 @@ from chaos.worker_group.data import Loader
 from chaos.worker_group.sharded import ShardedLayer
 
 WHOLE_VARIABLE = "WHOLE"
-"""A file for the parameters of all layers after each step, put together from the pieces: their digests."""
+"""A file for the parameters of the layers after each step, put together from the pieces: their digests. That of worker
+0; those of others, where each holds a part of the layers, have the number of their worker at the end of the name."""
 
 
 def shard(layer: torch.nn.Module, mesh: Any) -> None:
@@ -32,9 +33,14 @@ def note_whole(model: Any, report: Any) -> None:
         [part.full_tensor() if isinstance(part, DTensor) else part for part in module.parameters()]
         for module in modules
     ]
-    if {os.environ.get(name, "0") for name in ("CHAOS_WORKER", "CHAOS_LANE")} == {"0"}:
-        with open(os.environ[WHOLE_VARIABLE], "a", encoding="utf-8") as out:
-            out.write(json.dumps([report.step, [digest(each) for each in whole]]) + "\n")
+    worker = os.environ.get("CHAOS_WORKER", "0")
+    if os.environ.get("CHAOS_LANE", "0") != "0" or (worker != "0" and len(held) == len(model.layers)):
+        return
+    digests: list[str | None] = [None] * len(model.layers)
+    for layer, each in zip(held, whole, strict=True):
+        digests[layer.index] = digest(each)
+    with open(os.environ[WHOLE_VARIABLE] + ("" if worker == "0" else worker), "a", encoding="utf-8") as out:
+        out.write(json.dumps([report.step, digests]) + "\n")
 
 
 def read_badly() -> None:

@@ -105,3 +105,52 @@ async def test_device_groups_join_a_run_and_give_its_state_to_a_joiner(tmp_path:
     assert any(int(str(each.fields["sites"])) == 3 for each in last.of("round"))
     agree(told(many, "whole"), told(one, "whole"), rounds=rounds)
     agree(told(late, "whole"), told(one, "whole"), rounds=rounds)
+
+
+def of_stages(site: Site) -> Digests:
+    """Of the steps of which every layer's parameters were told by a worker that holds it; all of them alike."""
+    found: dict[int, dict[int, str]] = {}
+    for path in sorted(site.folder.glob("whole*")):
+        for step, digests in told(site, path.name).items():
+            for layer, digest in enumerate(digests):
+                if digest is not None:
+                    assert found.setdefault(step, {}).setdefault(layer, digest) == digest, (path, step, layer)
+    return {
+        step: [digests[layer] for layer in range(site_training.LAYERS)]
+        for step, digests in found.items()
+        if len(digests) == site_training.LAYERS
+    }
+
+
+async def test_stages_of_device_groups_are_cut_anew_in_a_run(tmp_path: Path) -> None:
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0)
+        ran = await device_groups(many, 1, pp=2, faults="3.1:3:backward", policies=[Policy.DYNAMIC])
+        await ended(process)
+    assert ran.failed == "" and len(ran.struck) == 1 and ran.policies == ["start", "dynamic"], ran.happened
+    assert told(one, "whole") == undisturbed()
+    agree(of_stages(many), undisturbed(), rounds=ROUNDS)
+
+
+async def test_a_stage_whose_only_device_group_dies_comes_back_from_the_other_institution(tmp_path: Path) -> None:
+    rounds = 60
+    fast = str(tmp_path / "fast")
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.3, fast=fast)
+        ran = await device_groups(
+            many,
+            1,
+            {"rounds": rounds},
+            dp=1,
+            pp=2,
+            restarts=1,
+            faults="1.1:3:backward",
+            watch=fast_when(tmp_path, "state-loaded"),
+        )
+        await ended(process)
+    assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened
+    assert ran.policies == ["start", "rescue"] and "brought forward" in ran.of("state-lost")[0].reason
+    assert int(str(ran.of("state-loaded")[-1].fields["step"])) >= 3
+    agree(of_stages(many), told(one, "whole"), rounds=rounds)
