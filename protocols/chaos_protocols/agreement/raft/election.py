@@ -166,6 +166,8 @@ def receive_vote_answer(core: Core, source: SiteId, message: VoteResponse, now_s
         return
     shown = message.granted and message.term == core.term and proof.take_vote(core, source, message)
     if core.role is Role.LEADER:
+        if message.term == core.term and not message.granted:
+            denied(core, source, now_s)
         return
     if message.term > core.term:
         core.become_follower(message.term, None, f"{source} is in term {message.term}", now_s)
@@ -180,6 +182,18 @@ def receive_vote_answer(core: Core, source: SiteId, message: VoteResponse, now_s
             # nobody, for it begins with a pre-vote. Drawn from [1, 2) heartbeat intervals.
             retry_s = core.settings.heartbeat_interval_s * (1.0 + core.rng.random())
             core.elect_not_after(now_s + retry_s)
+
+
+def denied(core: Core, source: SiteId, now_s: float) -> None:
+    """A leader cannot show votes of a majority of those who vote now (`proof.gather`), and one of them, who follows it,
+    gives it none: it voted for another in this term, before it was a voter here. In a new term it can, so this site
+    hands over to itself. Otherwise it would lead for ever, and could never change who votes."""
+    followed = source in core.progress and core.progress[source].match_index > 0
+    if not core.proof_needed or not followed or core.site not in core.voters or proof.shows_votes(core):
+        return
+    reason = f"{source} has voted for another in term {core.term}"
+    core.become_follower(core.term, None, reason, now_s)
+    campaign(core, reason, now_s, transfer=True)
 
 
 def receive_timeout_now(core: Core, source: SiteId, message: TimeoutNow, now_s: float) -> None:

@@ -241,6 +241,29 @@ def test_a_leader_that_was_elected_without_signatures_gathers_them() -> None:
     assert candidate.term == cluster[others[0]].term, "nobody has called an election"
 
 
+def test_a_leader_whose_voter_has_voted_for_another_is_elected_anew() -> None:
+    """No voter gives two votes in a term: it would lead for ever, and never change who votes (seed 710156)."""
+    cluster, leader, (one, other) = led()
+    machine, voter = cluster[leader], cluster[one]
+    cluster.crash(other)
+    machine._core.drop_votes([name for name in machine._core.ballots if name != leader])
+    voter._core.vote = SiteId(other)
+    cluster.act(leader, machine.gather_votes(now_s=cluster.now_s))
+    cluster.run_until(lambda: machine.role is Role.LEADER and machine.term == 3)
+    cluster.run_until(lambda: machine.commit_index == machine.last_index)
+    assert machine.shows_votes and cluster.propose(leader, configuration(leader + one, other))
+
+
+def test_who_does_not_follow_yet_denies_its_vote_to_no_harm() -> None:
+    cluster, leader, (one, _) = led()
+    machine = cluster[leader]
+    machine._core.drop_votes([name for name in machine._core.ballots if name != leader])
+    machine._core.progress[SiteId(one)].match_index = 0
+    denial = VoteResponse(term=2, granted=False)
+    cluster.act(leader, machine.receive(SiteId(one), denial, now_s=cluster.now_s))
+    assert (machine.role, machine.term) == (Role.LEADER, 2)
+
+
 def test_a_follower_confirms_nobody_but_its_leader() -> None:
     cluster, leader, (one, other) = led()
     request = VoteRequest(term=2, last_index=9, last_term=9, transfer=False)
