@@ -104,7 +104,13 @@ class Daemon:
         transport = self.make_transport(neighbours, self._transport_settings())
         rounds_log = self.make_rounds_log()
         reports = EngineReports(driver, neighbours, rounds_log)
-        folder = CheckpointFolder(config.checkpoint_dir, run=config.run, site=site, kept=config.checkpoints_kept)
+        folder = CheckpointFolder(
+            config.checkpoint_dir,
+            run=config.run,
+            site=site,
+            kept=config.checkpoints_kept,
+            run_id=lambda: machine.roster.run_id,
+        )
         probe = LinkProbe(CountedSender(transport, metrics, OTHER))
         averaging = ReduceEngine(site, CountedSender(transport, metrics, AVERAGING), reports)
         workers = WorkerSessions(

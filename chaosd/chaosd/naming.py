@@ -32,6 +32,8 @@ def site_named(text: str, among: Iterable[tuple[SiteId, str]], what: str) -> Sit
         found = {site for site in names if site.startswith(text)}
     if len(found) == 1:
         return found.pop()
-    known = ", ".join(f"{name} ({short(site)})" if name else short(site) for site, name in names.items()) or "nobody"
+    known = ", ".join(f"{name} ({short(site)})" if name else short(site) for site, name in names.items())
     count = "more than one" if found else "none"
-    raise NotOneSite(f"{count} of {what} is '{text[:TYPED_CHARACTERS_MAX]}'; there are: {known}")
+    raise NotOneSite(
+        f"{count} of {what} is '{text[:TYPED_CHARACTERS_MAX]}'; {f'there are: {known}' if known else 'there is none'}"
+    )

@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -38,6 +40,18 @@ SILENT_S = 2.0
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 EXIT_NOT_FOUND = 127
 """As a shell says it."""
+
+
+def not_there(command: Sequence[str]) -> str:
+    """Why this command cannot be run, as far as that shows beforehand; empty: it may be."""
+    if not command:
+        return ""
+    if shutil.which(command[0]) is None:
+        return f"there is no program {command[0]!r} to run beside the daemon, or it may not be run: nothing was made"
+    interpreted = Path(command[0]).name.startswith("python") and len(command) > 1 and command[1].endswith(".py")
+    if interpreted and not Path(command[1]).is_file():
+        return f"there is no script {command[1]!r} in {Path.cwd()}: nothing was made"
+    return ""
 
 
 class ScriptBeside:

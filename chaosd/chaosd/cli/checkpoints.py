@@ -56,14 +56,22 @@ def checkpoint_folder(config: Path | None, data_dir: Path | None) -> Path:
 def _look(path: Path, verify: bool) -> dict[str, Any]:
     from chaosd.storage.checkpoint_file import CheckpointError, read_head, verify_file
 
-    row: dict[str, Any] = {"file": path.name, "run": "", "round": -1, "lineage": -1, "size_bytes": 0, "age_s": 0.0}
+    row: dict[str, Any] = {
+        "file": path.name,
+        "run": "",
+        "run_id": "",
+        "round": -1,
+        "lineage": -1,
+        "size_bytes": 0,
+        "age_s": 0.0,
+    }
     row |= {"verified": False, "problem": ""}
     try:
         with path.open("rb") as file:
             status = path.stat()
             row |= {"size_bytes": status.st_size, "age_s": max(0.0, time.time() - status.st_mtime)}
             head = read_head(file)
-            row |= {"run": head.run, "round": head.facts.round, "lineage": head.facts.lineage}
+            row |= {"run": head.run, "run_id": head.run_id, "round": head.facts.round, "lineage": head.facts.lineage}
             if verify:
                 file.seek(0)
                 verify_file(file)

@@ -90,6 +90,7 @@ def up(
       $ chaosd up hungary --name Hungary                        # a further site on this machine
     """
     from chaos_protocols.fingerprint import words_of
+    from chaosd.cli.beside import EXIT_NOT_FOUND, not_there
     from chaosd.config.model import load_config
     from chaosd.identity import Identity, IdentityError
     from chaosd.os_errors import explain
@@ -99,6 +100,8 @@ def up(
     given = dict(overrides_of_up({**fields, "peer": peer, "trust": trust, "page": page}))
     if directory is not None and directory.is_file():
         fail(f"{directory} is a file, no folder of a site; a script beside it: chaosd up FOLDER -- COMMAND", EXIT_USAGE)
+    if problem := not_there(command):
+        fail(problem, EXIT_NOT_FOUND)
     path = choose(None).path if directory is None else directory / CONFIG_FILE_NAME
     new = path is None or not path.exists()
     listening: socket.socket | None = None

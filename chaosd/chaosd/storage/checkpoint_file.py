@@ -86,6 +86,8 @@ class Head:
 
     facts: CheckpointFacts
     run: str
+    run_id: str
+    """Empty: an older release, or an import, wrote it."""
     site: str
     epoch: int
     hash: str
@@ -103,12 +105,15 @@ def write_file(
     *,
     facts: CheckpointFacts,
     run: str,
+    run_id: str,
     site: str,
     epoch: int,
     stopped: Callable[[], bool],
 ) -> int:
     """Write `state`, laid out by `spec`, and sync it; the bytes written. Raises OSError, Interrupted."""
-    header = _header(spec, facts=facts, run=run, site=site, epoch=epoch)
+    entries, _ = _entries(spec)
+    pairs = msgspec.json.encode([tensor.name for tensor in spec.tensors if tensor.dtype == "complex128"]).decode()
+    header = header_of(entries, pairs, facts=facts, run=run, run_id=run_id, site=site, epoch=epoch)
     digest = blake3(header)
     file.write(header)
     written = synced = len(header)
@@ -155,8 +160,8 @@ def read_head(file: BufferedReader) -> Head:
     if form != FORMAT:
         raise CheckpointError(f"it has format {form[:16]}, this version reads {FORMAT}")
     return Head(
-        facts=facts, run=run, site=site, epoch=epoch, hash=checksum, size_bytes=size_bytes, entries=entries,
-        pairs=told.get("chaos.complex128", "[]"), raw=length + raw,
+        facts=facts, run=run, run_id=told.get("chaos.run_id", ""), site=site, epoch=epoch, hash=checksum,
+        size_bytes=size_bytes, entries=entries, pairs=told.get("chaos.complex128", "[]"), raw=length + raw,
     )  # fmt: skip
 
 
@@ -232,20 +237,15 @@ def _entries(spec: StateSpec) -> tuple[dict[str, Entry], int]:
     return entries, offset
 
 
-def _header(spec: StateSpec, *, facts: CheckpointFacts, run: str, site: str, epoch: int) -> bytes:
-    entries, _ = _entries(spec)
-    pairs = msgspec.json.encode([tensor.name for tensor in spec.tensors if tensor.dtype == "complex128"]).decode()
-    return header_of(entries, pairs, facts=facts, run=run, site=site, epoch=epoch)
-
-
 def header_of(
-    entries: dict[str, Entry], pairs: str, *, facts: CheckpointFacts, run: str, site: str, epoch: int
+    entries: dict[str, Entry], pairs: str, *, facts: CheckpointFacts, run: str, run_id: str, site: str, epoch: int
 ) -> bytes:
     """The header of a file with these arrays, `pairs` of them complex; without its hash."""
     told = {
         "format": "pt",
         "chaos.format": FORMAT,
         "chaos.run": run,
+        "chaos.run_id": run_id,
         "chaos.site": site,
         "chaos.round": str(facts.round),
         "chaos.epoch": str(epoch),

@@ -32,22 +32,30 @@ SPARE_PART, SPARE_BYTES_MAX = 20, 1 << 30
 
 
 class CheckpointFolder:
-    """The checkpoints of one run in `folder`; `kept` of them, the newest, stay of those that this site wrote."""
+    """The checkpoints of one run in `folder`; `kept` of them, the newest, stay of those that this site wrote. `run_id`:
+    of the run that this site is in, empty while it is in none."""
 
-    def __init__(self, folder: Path, *, run: str, site: SiteId, kept: int) -> None:
-        self.folder, self.run, self.site = folder, run, site
+    def __init__(
+        self, folder: Path, *, run: str, site: SiteId, kept: int, run_id: Callable[[], str] = lambda: ""
+    ) -> None:
+        self.folder, self.run, self.site, self._run_id = folder, run, site, run_id
         self._kept = kept
         self._known: dict[CheckpointFacts, Path] = {}
 
     def found(self) -> tuple[CheckpointFacts, ...]:
         """Every checkpoint of this run that can be offered; what an interrupted write left is removed. Never raises:
-        a folder that cannot be read offers nothing, and the log says why."""
+        a folder that cannot be read offers nothing, and the log says why. Once one was written in this run, those of
+        other runs of the same name are none of it; before, the run may go on from one (its journals were lost)."""
         try:
             for leftover in self.folder.glob(f".*{short(self.site)}*{PARTIAL}"):
                 leftover.unlink(missing_ok=True)
         except OSError as error:
             log.warning("checkpoints: %s cannot be tidied: %s", self.folder, error)
-        self._known = {head.facts: path for path, head in self.heads() if head.run == self.run}
+        named = [(path, head) for path, head in self.heads() if head.run == self.run]
+        strange = self._strange(named) if any(head.run_id == self._run_id() for _, head in named) else []
+        for path, _ in strange:
+            log.info("checkpoint %s is of another run of the same name, and passed over", path.name)
+        self._known = {head.facts: path for path, head in named if (path, head) not in strange}
         return tuple(sorted(self._known))
 
     def heads(self) -> list[tuple[Path, Head]]:
@@ -81,8 +89,9 @@ class CheckpointFolder:
                 descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 with open(descriptor, "wb", buffering=1 << 20) as file:
                     size = write_file(
-                        file, state, spec, facts=facts, run=self.run, site=self.site, epoch=epoch, stopped=stopped
-                    )
+                        file, state, spec, facts=facts, run=self.run, run_id=self._run_id(), site=self.site,
+                        epoch=epoch, stopped=stopped,
+                    )  # fmt: skip
                 os.replace(partial, path)
             except BaseException:
                 partial.unlink(missing_ok=True)
@@ -119,10 +128,18 @@ class CheckpointFolder:
             self._known.pop(facts, None)
             raise CheckpointError(f"checkpoint {path.name} cannot be used: {_why(error)}") from error
 
+    def _strange(self, heads: list[tuple[Path, Head]]) -> list[tuple[Path, Head]]:
+        """Those that say that they are of another run."""
+        here = self._run_id()
+        return [(path, head) for path, head in heads if here and head.run_id and head.run_id != here]
+
     def _prune(self, fresh: Path) -> None:
+        """Of this run as many stay as are wanted, and as many of all other runs together."""
         ours = (self.run, self.site)
         own = [(path, head) for path, head in self.heads() if (head.run, head.site) == ours and path != fresh]
-        for path, head in own[self._kept - 1 :]:
+        strange = self._strange(own)
+        same = [one for one in own if one not in strange]
+        for path, head in same[self._kept - 1 :] + strange[self._kept :]:
             try:
                 path.unlink(missing_ok=True)
                 self._known.pop(head.facts, None)

@@ -80,7 +80,9 @@ def import_file(source: Path, folder: Path, *, run: str, round_number: int | Non
             raise CheckpointError("say which round it is: --round N, from 1 on")
         lineage = max([template.facts.lineage, *(head.facts.lineage for _, head in known)])
         facts = CheckpointFacts(lineage=lineage, round=number, spec_digest=template.facts.spec_digest)
-        header = header_of(template.entries, template.pairs, facts=facts, run=run, site=IMPORTED, epoch=template.epoch)
+        header = header_of(
+            template.entries, template.pairs, facts=facts, run=run, run_id="", site=IMPORTED, epoch=template.epoch
+        )
         target = folder / f"round-{number:010d}-lineage-{lineage}-{IMPORTED}{SUFFIX}"
         folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
         digest = blake3(header)

@@ -39,5 +39,5 @@ def test_two_sites_that_one_word_may_mean_are_both_left_alone() -> None:
         with pytest.raises(NotOneSite, match=r"^more than one of the peers is"):
             site_named(text, among, "the peers")
     assert site_named(BERN, [(BERN, ""), (twin, str(BERN))], "the peers") == BERN, "an id before any name"
-    with pytest.raises(NotOneSite, match=r"there are: nobody$"):
+    with pytest.raises(NotOneSite, match=r"; there is none$"):
         site_named("bern", [], "the peers")

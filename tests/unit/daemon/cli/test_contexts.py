@@ -248,3 +248,16 @@ def test_every_new_command_explains_itself() -> None:
     words: Any
     for words in (["up"], ["page"], ["metrics"], ["pending"], ["accept"], ["trust", "add"], ["peer", "add"]):
         assert "$ chaosd" in run(*words, "--help").output
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["/no/such/program"], "there is no program '/no/such/program'"),
+        (["python3", "nosuch.py", "--site", "0"], "there is no script 'nosuch.py' in "),
+    ],
+)
+def test_up_with_a_script_that_is_not_there_makes_nothing(tmp_path: Path, command: list[str], told: str) -> None:
+    error = run("up", tmp_path / "site", "--", *command, code=127).stderr
+    assert told in error and "nothing was made" in error
+    assert not (tmp_path / "site").exists()

@@ -51,8 +51,10 @@ def facts(spec: StateSpec, round_number: int, lineage: int = 2) -> CheckpointFac
     return CheckpointFacts(lineage=lineage, round=round_number, spec_digest=spec.digest)
 
 
-def folder_in(path: Path, *, kept: int = 3, run: str = "test", site: SiteId = SITE) -> CheckpointFolder:
-    return CheckpointFolder(path / "checkpoints", run=run, site=site, kept=kept)
+def folder_in(
+    path: Path, *, kept: int = 3, run: str = "test", site: SiteId = SITE, run_id: str = ""
+) -> CheckpointFolder:
+    return CheckpointFolder(path / "checkpoints", run=run, site=site, kept=kept, run_id=lambda: run_id)
 
 
 def only_file(path: Path) -> Path:
@@ -300,3 +302,36 @@ def test_things_that_are_no_checkpoints_are_passed_over(tmp_path: Path) -> None:
     deep = b"[" * 100_000
     (there / "deep.safetensors").write_bytes(len(deep).to_bytes(8, "little") + deep)
     assert folder_in(tmp_path).found() == (what,)
+
+
+def test_once_a_run_has_one_of_its_own_those_of_other_runs_of_its_name_are_none_of_it(tmp_path: Path) -> None:
+    spec = spec_of_all_types()
+    state = memoryview(random_state(spec))
+    former, present = (facts(spec, 5000, lineage=7), facts(spec, 50, lineage=3))
+    folder_in(tmp_path, run_id="former").write(state, spec, former, 17, never)
+    folder = folder_in(tmp_path, run_id="present")
+    assert folder.found() == (former,), "a run whose journals were lost goes on from what there is"
+    folder.write(state, spec, present, 4, never)
+    assert folder.found() == (present,), "it looks older, and is the state of this run"
+    assert set(folder_in(tmp_path).found()) == {former, present}, "who is in no run offers what it has"
+    assert folder_in(tmp_path, run_id="third").found() == (present, former)
+
+
+def test_files_of_another_run_take_no_place_of_this_one_and_do_not_grow_in_number(tmp_path: Path) -> None:
+    spec = spec_of_all_types()
+    state = memoryview(random_state(spec))
+    for run_id in ("first", "second"):
+        folder = folder_in(tmp_path, kept=2, run_id=run_id)
+        for number in (1, 2, 3):
+            folder.write(state, spec, facts(spec, number, lineage=9 if run_id == "first" else 1), 17, never)
+    folder = folder_in(tmp_path, kept=2, run_id="third")
+    folder.write(state, spec, facts(spec, 1, lineage=2), 17, never)
+    assert sorted(head.run_id for _, head in folder.heads()) == ["first", "first", "third"]
+
+
+def test_a_file_that_names_no_run_is_offered_as_ever(tmp_path: Path) -> None:
+    """An older release, or an import, wrote it."""
+    spec, _, what = write_one(tmp_path)
+    folder = folder_in(tmp_path, run_id="present")
+    folder.write(memoryview(random_state(spec)), spec, facts(spec, 50), 17, never)
+    assert folder.found() == (what, facts(spec, 50))
