@@ -195,6 +195,9 @@ class _Site:
     def run_rules(self) -> int:
         return 0
 
+    def may_name_hosts(self, site: SiteId) -> bool:
+        return True
+
     def newest_start(self, site: SiteId) -> int:
         return 0
 

@@ -39,6 +39,16 @@ def network_of(host: str) -> str:
     return str(mapped) if mapped is not None else str(ipaddress.ip_network((address, 64), strict=False))
 
 
+def lies_at(address: str, host: str) -> bool:
+    """Whether `address` (host:port) is of this host, or of the same IPv6 network; a name is not."""
+    try:
+        said = split_address(address)[0]
+        ipaddress.ip_address(said.partition("%")[0])
+    except ValueError:
+        return False
+    return network_of(said) == network_of(host)
+
+
 def family_of(host: str) -> socket.AddressFamily:
     """Of the socket that listens on `host`, the first part of an address."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -57,6 +57,9 @@ class Neighbours:
     def run_rules(self) -> int:
         return self._driver.machine.replica.rules
 
+    def may_name_hosts(self, site: SiteId) -> bool:
+        return site in self._driver.machine.roster.site_ids()
+
     def newest_start(self, site: SiteId) -> int:
         record = self._driver.machine.roster.record(site)
         return record.incarnation if record is not None else 0

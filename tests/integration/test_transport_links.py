@@ -36,6 +36,23 @@ def test_a_dial_brings_up_control_and_all_bulk_streams_at_both_ends(loop_kind: s
     run(loop_kind, main)
 
 
+def test_a_guest_is_not_dialled_at_another_host_than_the_one_that_it_calls_from(loop_kind: str, tmp_path: Path) -> None:
+    """Its broken link is redialled: nobody explores a site's own network so (spec 2.17)."""
+
+    async def main() -> None:
+        guest, member = (Site(tmp_path, name, advertise_address="10.0.0.5:22") for name in ("guest", "member"))
+        b = Site(tmp_path, "b")
+        b.events.of_the_run = {member.id}
+        await start(guest, member, b)
+        for site in (guest, member):
+            await site.dial(b)
+        await until(lambda: len(b.events.ups) == 2)
+        assert b.events.ups == [(guest.id, 1, ""), (member.id, 1, "10.0.0.5:22")]
+        await close(guest, member, b)
+
+    run(loop_kind, main)
+
+
 def test_an_unknown_site_is_refused_and_told_nothing(loop_kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         stranger, b = Site(tmp_path, "stranger", run="other run"), Site(tmp_path, "b")

@@ -69,6 +69,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.trusted: set[SiteId] = set()
+        self.of_the_run: set[SiteId] = set()
         self.ups: list[tuple[SiteId, int, str]] = []
         self.losses: list[tuple[SiteId, int, str, bool]] = []
         self.frames: list[bytes] = []
@@ -84,6 +85,9 @@ class Recorder:
 
     def run_rules(self) -> int:
         return self.rules
+
+    def may_name_hosts(self, site: SiteId) -> bool:
+        return site in self.of_the_run
 
     def newest_start(self, site: SiteId) -> int:
         return self.agreed

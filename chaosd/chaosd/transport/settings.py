@@ -176,6 +176,9 @@ class TransportEvents(Protocol):
     def run_rules(self) -> int:
         """The version whose rules that run has agreed on, as far as this site has ever known; 0 = none."""
 
+    def may_name_hosts(self, site: SiteId) -> bool:
+        """Whether this site is dialled where it says that it listens, whatever host that is."""
+
     def newest_start(self, site: SiteId) -> int:
         """The newest start of that site's daemon that the run has agreed on; 0 = none."""
 

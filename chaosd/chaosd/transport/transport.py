@@ -16,7 +16,7 @@ from collections.abc import Callable
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.handshake import ACCEPTED, PURPOSE_CONTROL, Hello, Session, Verdict
 from chaos_protocols.wire.versions import agreed
-from chaosd.addresses import split_address
+from chaosd.addresses import lies_at, split_address
 from chaosd.identity import Identity
 from chaosd.transport import admission
 from chaosd.transport.connection import PeerConnection
@@ -212,7 +212,9 @@ class Transport:
         if hello.purpose == PURPOSE_CONTROL:
             self._dials.give_way(site)
             speaker = Speaker(versions=hello.versions, software=hello.software, chain=chain_of(hello))
-            link = self.new_link(site, hello.incarnation, hello.session, hello.streams, hello.address, speaker)
+            believed = self._events.may_name_hosts(site) or lies_at(hello.address, connection.peer_host)
+            address = hello.address if believed else ""  # nobody explores this site's network by way of its redials
+            link = self.new_link(site, hello.incarnation, hello.session, hello.streams, address, speaker)
             timeout_s = self._settings.handshake_timeout_s
             late = f"its streams did not come up within {timeout_s:g} s"
             self._completion_timers[link] = asyncio.get_running_loop().call_later(timeout_s, link.close, late)
