@@ -28,8 +28,8 @@ from benchmarks.measure import Figures, Spread, percentile, ratios, spread
 from benchmarks.sites import round_times, training_cluster
 
 FAULT = "kill scheduler"
-RUNS, RUNS_SHORT = 6, 3
-FAULTS_EACH, FAULTS_EACH_SHORT = 20, 8
+RUNS, RUNS_SHORT = 6, 2
+FAULTS_EACH, FAULTS_EACH_SHORT = 20, 10
 """Each way, a run. It agrees once it has had one scheduler for 30 s, so not while they die one after the other."""
 CALM_S = 6.0
 DRAWS = 10_000

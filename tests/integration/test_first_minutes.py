@@ -123,7 +123,7 @@ def test_a_script_that_fails_takes_its_site_out_and_gives_its_code(tmp_path: Pat
     with new_user(tmp_path) as user:
         words = ["-m", "chaosd", "up", "a", "--listen", f"127.0.0.1:{free_port()}", "--"]
         failing = [sys.executable, "-c", "import os, sys; sys.exit(7 if 'CHAOS_SOCKET' in os.environ else 8)"]
-        for command, code, why in ((failing, 7, "ended with code 7"), (["./nothing-here"], 127, "cannot be started")):
+        for command, code, why in ((failing, 7, "ended with code 7"), (["./nothing-here"], 127, "there is no program")):
             done = subprocess.run(
                 [sys.executable, *words, *command], cwd=tmp_path, env=user.variables, capture_output=True, timeout=150
             )

@@ -272,3 +272,16 @@ def test_every_decision_has_a_number_of_its_own_and_fits_on_a_page() -> None:
 def test_the_distribution_is_called_by_its_own_name() -> None:
     wrong = re.compile(r"pip install (?:-\S+ )*chaos(?![\w-])")
     assert [page.name for page in PAGES if wrong.search(page.read_text(encoding="utf-8"))] == []
+
+
+def test_each_thing_that_a_party_must_not_be_able_to_do_names_what_holds_it() -> None:
+    table = (
+        (ROOT / "docs" / "security.md")
+        .read_text(encoding="utf-8")
+        .partition("## The parties")[2]
+        .partition("\n\nA site")[0]
+    )
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) > 25
+    bare = [row for row in rows if not re.search(r"`test_\w+\.py`", row[-1])]
+    assert not bare, f"no test is named: {bare}"

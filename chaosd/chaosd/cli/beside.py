@@ -47,10 +47,10 @@ def not_there(command: Sequence[str]) -> str:
     if not command:
         return ""
     if shutil.which(command[0]) is None:
-        return f"there is no program {command[0]!r} to run beside the daemon, or it may not be run: nothing was made"
+        return f"there is no program {command[0]!r} to run beside the daemon, or it may not be run: nothing was started"
     interpreted = Path(command[0]).name.startswith("python") and len(command) > 1 and command[1].endswith(".py")
     if interpreted and not Path(command[1]).is_file():
-        return f"there is no script {command[1]!r} in {Path.cwd()}: nothing was made"
+        return f"there is no script {command[1]!r} in {Path.cwd()}: nothing was started"
     return ""
 
 

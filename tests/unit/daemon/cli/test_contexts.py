@@ -259,5 +259,5 @@ def test_every_new_command_explains_itself() -> None:
 )
 def test_up_with_a_script_that_is_not_there_makes_nothing(tmp_path: Path, command: list[str], told: str) -> None:
     error = run("up", tmp_path / "site", "--", *command, code=127).stderr
-    assert told in error and "nothing was made" in error
+    assert told in error and "nothing was started" in error
     assert not (tmp_path / "site").exists()
