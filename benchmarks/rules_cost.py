@@ -39,33 +39,37 @@ WAYS = ("before", "after")
 def run(*, short: bool, seed: int) -> Figures:
     """See the module."""
     runs, count = (RUNS_SHORT, FAULTS_EACH_SHORT) if short else (RUNS, FAULTS_EACH)
-    rounds_s: dict[str, list[float]] = {way: [] for way in WAYS}
-    failovers_s: dict[str, list[float]] = {way: [] for way in WAYS}
-    control: dict[str, list[float]] = {way: [] for way in WAYS}
-    journals: dict[str, list[float]] = {way: [] for way in WAYS}
+    measured: dict[str, dict[str, list[float]]] = {
+        way: {"round_s": [], "failover_s": [], "control": [], "journal": []} for way in WAYS
+    }
     for _ in range(runs):
         with training_cluster(3, pace_s=0.0) as cluster:
-            for way in WAYS:
-                if way == "after":
-                    wait_for(lambda one=cluster: _has_agreed(one), "the run agrees on rules", limit_s=180)  # type: ignore[misc]
-                round_s, bytes_per_s = _calm(cluster)
-                rounds_s[way].append(round_s)
-                control[way].append(bytes_per_s)
-                failovers_s[way] += [measure(cluster, FAULT, FAULTS[FAULT]) for _ in range(count)]
-                if _has_agreed(cluster) is not (way == "after"):
-                    raise RuntimeError("the run has agreed on rules too early: the two sets of faults are not apart")
-                journals[way].append(max(_journal_bytes(cluster)))
+            _one_run(cluster, count, measured)
     figures: Figures = {"runs": runs, "faults_each": runs * count}
-    for way in WAYS:
+    for way, found in measured.items():
         figures |= {
-            f"round_s_{way}": spread(rounds_s[way]),
-            f"failover_s_{way}": spread(failovers_s[way]),
-            f"control_bytes_per_s_{way}": statistics.fmean(control[way]),
-            f"journal_bytes_{way}": max(journals[way]),
+            f"round_s_{way}": spread(found["round_s"]),
+            f"failover_s_{way}": spread(found["failover_s"]),
+            f"control_bytes_per_s_{way}": statistics.fmean(found["control"]),
+            f"journal_bytes_{way}": max(found["journal"]),
         }
-    figures["round_after_over_before"] = ratios(rounds_s["after"], rounds_s["before"])
-    figures["failover_after_over_before"] = _share(failovers_s["after"], failovers_s["before"], random.Random(seed))
+    before, after = (measured[way] for way in WAYS)
+    figures["round_after_over_before"] = ratios(after["round_s"], before["round_s"])
+    figures["failover_after_over_before"] = _share(after["failover_s"], before["failover_s"], random.Random(seed))
     return figures
+
+
+def _one_run(cluster: Cluster, count: int, measured: dict[str, dict[str, list[float]]]) -> None:
+    for way in WAYS:
+        if way == "after":
+            wait_for(lambda: _has_agreed(cluster), "the run agrees on rules", limit_s=180)
+        round_s, bytes_per_s = _calm(cluster)
+        measured[way]["round_s"].append(round_s)
+        measured[way]["control"].append(bytes_per_s)
+        measured[way]["failover_s"] += [measure(cluster, FAULT, FAULTS[FAULT]) for _ in range(count)]
+        if _has_agreed(cluster) is not (way == "after"):
+            raise RuntimeError("the run has agreed on rules too early: the two sets of faults are not apart")
+        measured[way]["journal"].append(max(_journal_bytes(cluster)))
 
 
 def _share(after: Sequence[float], before: Sequence[float], random_: random.Random) -> Spread:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.cli.options import fail
 
 if TYPE_CHECKING:
     from chaosd.config.model import SiteConfig
@@ -42,16 +43,17 @@ EXIT_NOT_FOUND = 127
 """As a shell says it."""
 
 
-def not_there(command: Sequence[str]) -> str:
-    """Why this command cannot be run, as far as that shows beforehand; empty: it may be."""
+def demand_there(command: list[str]) -> list[str]:
+    """The same; ends `chaosd up` where program or script is not there, as far as that shows before anything is made."""
     if not command:
-        return ""
+        return command
     if shutil.which(command[0]) is None:
-        return f"there is no program {command[0]!r} to run beside the daemon, or it may not be run: nothing was started"
+        problem = f"there is no program {command[0]!r} to run beside the daemon, or it may not be run"
+        fail(f"{problem}: nothing was started", EXIT_NOT_FOUND)
     interpreted = Path(command[0]).name.startswith("python") and len(command) > 1 and command[1].endswith(".py")
     if interpreted and not Path(command[1]).is_file():
-        return f"there is no script {command[1]!r} in {Path.cwd()}: nothing was started"
-    return ""
+        fail(f"there is no script {command[1]!r} in {Path.cwd()}: nothing was started", EXIT_NOT_FOUND)
+    return command
 
 
 class ScriptBeside:

@@ -90,18 +90,16 @@ def up(
       $ chaosd up hungary --name Hungary                        # a further site on this machine
     """
     from chaos_protocols.fingerprint import words_of
-    from chaosd.cli.beside import EXIT_NOT_FOUND, not_there
+    from chaosd.cli.beside import ScriptBeside, demand_there
     from chaosd.config.model import load_config
     from chaosd.identity import Identity, IdentityError
     from chaosd.os_errors import explain
 
-    command: list[str] = context.meta.get(COMMAND, [])
+    command = demand_there(context.meta.get(COMMAND, []))
     fields = {"name": name, "run": run, "listen": listen, "advertise": advertise}
     given = dict(overrides_of_up({**fields, "peer": peer, "trust": trust, "page": page}))
     if directory is not None and directory.is_file():
         fail(f"{directory} is a file, no folder of a site; a script beside it: chaosd up FOLDER -- COMMAND", EXIT_USAGE)
-    if problem := not_there(command):
-        fail(problem, EXIT_NOT_FOUND)
     path = choose(None).path if directory is None else directory / CONFIG_FILE_NAME
     new = path is None or not path.exists()
     listening: socket.socket | None = None
@@ -122,7 +120,6 @@ def up(
     if directory is None and not new:
         typer.echo(f"this is the site of {path}; a further one on this machine: chaosd up FOLDER")
     typer.echo(JOIN.format(site=site, run=run, name=name, address=config.advertise, words=words_of(site)), nl=False)
-    from chaosd.cli.beside import ScriptBeside
     from chaosd.daemon import run_daemon
 
     def daemon() -> int:
