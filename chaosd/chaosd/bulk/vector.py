@@ -1,8 +1,10 @@
 """Arithmetic on chunks of a vector, and the memory that chunks lie in.
 
-Everything works in place on warm memory: a fresh page costs ten times as much as a touched one (measured). Buffers are
-counted: a socket may still read from, or write into, a buffer whose round was stopped, so a buffer goes back to its
-pool only when nobody holds it any more.
+Everything works in place on warm memory: a fresh page costs ten times as much as a touched one (measured), so buffers
+are used again. A new one is touched by whoever fills it, chunk by chunk: to touch a whole result at once holds up the
+loop, and every heartbeat, for a second and more where processors are busy (measured). Buffers are counted: a socket may
+still read from, or write into, a buffer whose round was stopped, so a buffer goes back to its pool only when nobody
+holds it any more.
 """
 
 from __future__ import annotations
@@ -15,8 +17,6 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from chaos_protocols.errors import LocalProtocolError
-
-PAGE_BYTES = 4096
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.floating[Any]]
@@ -71,9 +71,7 @@ class BufferPool:
             buffer = self._free.pop()
             buffer.holders = 1
             return buffer
-        array = np.empty(self.size_bytes, dtype=np.uint8)
-        array[::PAGE_BYTES] = 0  # touched once, here
-        return Buffer(array, self)
+        return Buffer(np.empty(self.size_bytes, dtype=np.uint8), self)
 
     def put_back(self, buffer: Buffer) -> None:
         self.taken -= 1

@@ -154,10 +154,12 @@ class Stream:
             if channel.paused or not channel.is_open:
                 await channel.room()
                 continue
-            piece = pieces.popleft()
-            channel.write(piece)
-            self._link.progress.sent_bytes += len(piece)
-            if len(piece) == PIECE_BYTES or pieces:
+            together = [pieces.popleft()]
+            if pieces and len(together[0]) < JOIN_BYTES_MAX:  # a header alone would wake the far end for nothing
+                together.append(pieces.popleft())
+            channel.write(*together)
+            self._link.progress.sent_bytes += sum(map(len, together))
+            if len(together[-1]) == PIECE_BYTES or pieces:
                 await asyncio.sleep(0)  # heartbeats and the other streams get their turn
             return
 
@@ -395,5 +397,4 @@ def cut(header: bytes, payload: memoryview) -> deque[bytes | memoryview]:
     head = BULK_PREFIX.pack(len(header), len(payload)) + header
     if len(payload) <= JOIN_BYTES_MAX:
         return deque([head + payload])
-    starts = range(0, len(payload), PIECE_BYTES)
-    return deque([head, *(payload[start : start + PIECE_BYTES] for start in starts)])
+    return deque([head, *(payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES))])

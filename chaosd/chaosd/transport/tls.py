@@ -138,13 +138,15 @@ class TlsChannel(asyncio.BufferedProtocol):
         if len(self._raw) < READ_BYTES:
             self._loop.call_soon(self._enlarge)
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypt and hand over now, whatever the room; callers wait for `room` first. Ignored when not open."""
-        if self._phase is not _Phase.OPEN or not len(data):
+    def write(self, *parts: bytes | bytearray | memoryview) -> None:
+        """Encrypt and hand over now, together, whatever the room; callers wait for `room` first. Ignored when not
+        open."""
+        if self._phase is not _Phase.OPEN:
             return
-        sent = self._tls.write(data)
-        while sent < len(data):  # the library may write one record at a time
-            sent += self._tls.write(memoryview(data)[sent:])
+        for data in parts:
+            sent = 0
+            while sent < len(data):  # the library may write one record at a time
+                sent += self._tls.write(memoryview(data)[sent:] if sent else data)
         self._flush()
 
     async def room(self) -> None:

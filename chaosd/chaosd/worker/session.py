@@ -184,6 +184,7 @@ class WorkerSessions:
         self.figures.clear()
         knock.take()
         self._averaging.configure(hello.contribution, arena.contribution)
+        self._averaging.region.attach(bytes_of(arena.result))
         write_vector(self._vector_file, hello.contribution)
         self._server.send(WorkerWelcome(site=self._site, run=self._run, version=version))
 
@@ -217,7 +218,7 @@ class WorkerSessions:
             self.worker_lost("its release cannot leave out a result that nobody may apply")
             return
         if not void:
-            held.write(bytes_of(self.session.arena.result))
+            self._averaging.region.hand_over(held)
         self._server.send(ApplyResult(round=number, sites=sites, weight=weight, void=void, digest=digest))
 
     def refuse(self, reason: str) -> None:
@@ -276,6 +277,7 @@ class WorkerSessions:
             case UpdateStarted(round=number):
                 self._feed(events.WorkerUpdating(round=number))
             case ResultApplied(round=number, digests=digests):
+                self._averaging.region.applied(number)
                 self._feed(events.WorkerApplied(round=number, digests=digests))
             case SnapshotTaken(round=number):
                 self._feed(events.WorkerSnapshotTaken(round=number))

@@ -137,11 +137,16 @@ class CodedVector:
         if self._codec is None:
             out[:] = coded
             return
-        for chunk, place in zip(self.chunks, self.places, strict=True):
-            if chunk.dtype == "float32":
-                self._codec.decode(coded[place.start : place.stop], out[chunk.start : chunk.stop].view(np.float32))
-            else:
-                out[chunk.start : chunk.stop] = coded[place.start : place.stop]
+        for index in range(len(self.chunks)):
+            self.write_chunk(index, coded, out)
+
+    def write_chunk(self, index: int, coded: Bytes, out: Bytes) -> None:
+        """One chunk of the vector, of what lies at its place."""
+        chunk, place = self.chunks[index], self.places[index]
+        if self._codec is not None and chunk.dtype == "float32":
+            self._codec.decode(coded[place.start : place.stop], out[chunk.start : chunk.stop].view(np.float32))
+        else:
+            out[chunk.start : chunk.stop] = coded[place.start : place.stop]
 
 
 class _Owed:

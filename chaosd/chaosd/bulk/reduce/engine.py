@@ -62,6 +62,7 @@ from chaosd.bulk.reduce.deferred import Deferred
 from chaosd.bulk.reduce.events import ReduceEvents
 from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, RoundMemory
 from chaosd.bulk.reduce.own_part import OwnPart
+from chaosd.bulk.reduce.region import ResultRegion
 from chaosd.bulk.reduce.results import Findings, Result
 from chaosd.bulk.reduce.vectors import VectorMemory
 from chaosd.bulk.send_queue import FIRST, BulkSender, Frame, SendQueue
@@ -83,7 +84,7 @@ class ReduceEngine:
         )
         self.bounds, self.centred = UNBOUNDED, False  # of the run, to be set before `open` and `fetch_result`
         self.vectors: VectorMemory | None = None
-        self._own = OwnPart()
+        self._own, self.region = OwnPart(), ResultRegion()
         self._memory: RoundMemory | None = None
         self._fetching: FetchMemory | None = None
         self._arrivals = Arrivals()
@@ -112,6 +113,7 @@ class ReduceEngine:
 
     def detach_contribution(self) -> None:
         """The arena goes away: nothing of it is touched any more. A part already given is copied and still counts."""
+        self.region.detach()
         region, kept = self._own.detach(lambda number: self.held(number) is not None)
         if self._memory is not None and region is not None and self._memory.own is region:
             self._memory.own = kept if kept is not None else region.copy()
@@ -384,7 +386,7 @@ class ReduceEngine:
         if self.vectors is not None:
             self._forget(self.vectors, self.vectors.results.clear())
         self._own.forget()
-        self.vectors = VectorMemory(spec)
+        self.vectors = VectorMemory(spec, self.region)
         self._machine.results_kept = self.vectors.results_kept
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:

@@ -16,6 +16,7 @@ from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import Tag
 from chaosd.bulk.reduce.bounds import NormLimit
 from chaosd.bulk.reduce.coded import CodedVector
+from chaosd.bulk.reduce.region import ResultRegion
 from chaosd.bulk.send_queue import Frame
 from chaosd.bulk.vector import Buffer, Bytes, chunk_hash
 
@@ -63,7 +64,8 @@ class Result:
     """The whole vector of a round, as it travels; `hashes`: of its chunks, in the order of the vector; `odd_chunks`:
     those that hold a number that is not finite; `culprits`: whose sums were not, when they were added up here;
     `checks`: of the sites' states; `limit`: of its norm; `squares`: of its chunks; `clipped`: norm of this site's part
-    where it was clipped; `away`: its distance from the centre, where there is one."""
+    where it was clipped; `away`: its distance from the centre, where there is one; `region`: of the
+    worker."""
 
     round: int
     buffer: Buffer
@@ -77,6 +79,7 @@ class Result:
     squares: dict[int, float] = field(default_factory=dict)
     clipped: float = 0.0
     away: float = 0.0
+    region: ResultRegion | None = None
 
     def is_applied(self) -> bool:
         """Whether the workers take it over: it is finite, and no longer than the run allows."""
@@ -108,6 +111,8 @@ class Result:
         if self.limit is not None:
             data = self.coded.plain(index, self.buffer.array[place.start : place.stop])
             self.squares[index] = self.limit.square(data, self.coded.chunks[index])
+        if self.region is not None:
+            self.region.final(self, index)
         return found
 
     def numbers(self) -> memoryview:

@@ -28,6 +28,7 @@ from chaosd.bulk.reduce.bounds import NormLimit, RoundBounds, norm_limit
 from chaosd.bulk.reduce.centre import Centre
 from chaosd.bulk.reduce.coded import CodedVector, coded_bytes
 from chaosd.bulk.reduce.memory import FetchMemory, RoundMemory
+from chaosd.bulk.reduce.region import ResultRegion
 from chaosd.bulk.reduce.results import Result, Results, result_frame
 from chaosd.bulk.send_queue import Frame
 from chaosd.bulk.vector import BufferPool, Bytes
@@ -59,8 +60,8 @@ class _Cut:
 class VectorMemory:
     """All memory for vectors of one contribution spec: the pools, and the finished results."""
 
-    def __init__(self, spec: ContributionSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: ContributionSpec, region: ResultRegion | None = None) -> None:
+        self.spec, self._region = spec, region
         self._cuts = {False: _Cut(spec, fine=False)}
         self._now = self._cuts[False]
         """As the rounds are cut now."""
@@ -186,4 +187,5 @@ class VectorMemory:
 
     def _new_result(self, round_number: int, limit: NormLimit | None, coded: CodedVector) -> Result:
         hashes = [b""] * len(coded.chunks)
-        return Result(round=round_number, buffer=self.vectors.take(), coded=coded, hashes=hashes, limit=limit)
+        buffer = self.vectors.take()
+        return Result(round_number, buffer, coded, hashes, limit=limit, region=self._region)

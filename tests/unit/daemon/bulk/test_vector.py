@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
+import psutil
 import pytest
 
 from chaos_protocols.errors import LocalProtocolError
@@ -39,6 +42,19 @@ def test_a_buffer_goes_back_to_its_pool_only_when_nobody_holds_it() -> None:
     assert pool.take() is first, "no more are kept than was said"
     with pytest.raises(LocalProtocolError, match="more often than it was held"):
         second.release()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads how many pages were touched as Linux tells it")
+def test_taking_memory_touches_none_of_it() -> None:
+    """Fresh pages of a whole result take a second where processors are busy: then neighbours call the site silent."""
+    size_bytes = 64 << 20
+    process, pool = psutil.Process(), BufferPool(size_bytes, kept_max=0)
+    before = process.memory_info().rss
+    buffer = pool.take()
+    taken_bytes = process.memory_info().rss - before
+    assert buffer.array.nbytes == size_bytes and taken_bytes < size_bytes // 4
+    buffer.array[:] = 1
+    assert process.memory_info().rss - before > size_bytes // 2, "what is used shows"
 
 
 def test_a_view_is_of_the_same_bytes() -> None:
