@@ -66,7 +66,7 @@ def _case(sites: int, vector_bytes: int, rounds: int, encodings: tuple[str, ...]
     gloo.append(gloo_rounds(sites, vector_bytes, gloo_each))
     figures: Figures = {}
     for encoding, one in measured.items():
-        figures |= _figures(sites, vector_bytes, one, gloo, "" if encoding == FP32 else f"_{encoding}")
+        figures |= figures_of(sites, vector_bytes, one, gloo, "" if encoding == FP32 else f"_{encoding}")
     return figures
 
 
@@ -128,12 +128,20 @@ def _is_whole(entry: dict[str, object], sites: int) -> bool:
     return len(weights) == sites and all(weight > 0 for weight in weights.values())
 
 
-def daemons_measured(sites: int, vector_bytes: int, rounds: int, encoding: str, extra: str = "") -> Measured:
+def daemons_measured(
+    sites: int,
+    vector_bytes: int,
+    rounds: int,
+    encoding: str,
+    extra: str = "",
+    *,
+    cluster_type: type[AveragingCluster] = AveragingCluster,
+) -> Measured:
     """Rounds of so many sites. `extra`: lines of every site's configuration."""
     names = NAMES[:sites]
     near = {name: names[:number] for number, name in enumerate(names)}
     with tempfile.TemporaryDirectory(prefix="chaos-bench-") as folder:
-        cluster = AveragingCluster(
+        cluster = cluster_type(
             Path(folder), Loopback(), near, state_bytes=vector_bytes, pace_s=0.0, min_sites=sites, extra=extra
         )
         cluster.encoding = encoding
@@ -199,7 +207,8 @@ def _faults(pids: list[int]) -> int:
     return total
 
 
-def _figures(sites: int, vector_bytes: int, measured: Measured, gloo: list[GlooRounds], form: str) -> Figures:
+def figures_of(sites: int, vector_bytes: int, measured: Measured, gloo: list[GlooRounds], form: str) -> Figures:
+    """By the names of the module. `form`: what is added to the name of the case."""
     size = f"{vector_bytes // KIB}kib" if vector_bytes < MIB else f"{vector_bytes // MIB}mib"
     case = f"{sites}_sites_{size}{form}"
     gloo_s = statistics.median([second for one in gloo for second in one.seconds])

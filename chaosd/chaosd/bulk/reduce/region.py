@@ -7,12 +7,18 @@ worker reads a result nothing is written; what was final meanwhile is put there 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from chaosd.bulk.vector import Bytes
+from chaosd.bulk.reduce.coded import CodedVector
+from chaosd.bulk.vector import Buffer, Bytes
 
-if TYPE_CHECKING:
-    from chaosd.bulk.reduce.results import Result
+
+class Whole(Protocol):
+    """What the region needs of a `results.Result`."""
+
+    round: int
+    buffer: Buffer
+    coded: CodedVector
 
 
 class ResultRegion:
@@ -20,7 +26,7 @@ class ResultRegion:
 
     def __init__(self) -> None:
         self._out: Bytes | None = None
-        self._of: Result | None = None
+        self._of: Whole | None = None
         self._there: set[int] = set()
         self._read: int | None = None
         """The round of the result that the worker was told to apply, and has not."""
@@ -35,7 +41,7 @@ class ResultRegion:
         self._out = self._of = self._read = None
         self._there.clear()
 
-    def final(self, result: Result, index: int) -> None:
+    def final(self, result: Whole, index: int) -> None:
         """A chunk of a result will not change any more, unless this is called again for it."""
         if self._out is None or self._read is not None:
             return
@@ -45,12 +51,12 @@ class ResultRegion:
         result.coded.write_chunk(index, result.buffer.array, self._out)
         self._there.add(index)
 
-    def hand_over(self, result: Result) -> None:
+    def hand_over(self, result: Whole) -> None:
         """All of it lies there from now on, until the worker has applied it."""
         if self._out is None:
             return
         there = self._there if self._of is result else frozenset()
-        for index in range(len(result.hashes)):
+        for index in range(len(result.coded.chunks)):
             if index not in there:
                 result.coded.write_chunk(index, result.buffer.array, self._out)
         self._of, self._read = None, result.round
