@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
+
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import Session
 from chaosd.transport.connection import PeerConnection
-from chaosd.transport.link import BulkProgress, Link
+from chaosd.transport.link import JOIN_BYTES_MAX, BulkProgress, Link, Stream, cut
+from chaosd.transport.settings import PIECE_BYTES
 
 A, B = SiteId("aa"), SiteId("bb")
 
@@ -38,3 +41,27 @@ def test_a_stream_that_ended_before_it_was_added_is_lacking_still() -> None:
         link.add(cast(PeerConnection, connection))
     assert link.missing == [lacking[0]]
     assert (ended.owners, stands.owners) == ([], [link])
+
+
+class Written:
+    """A channel that keeps what is handed over together."""
+
+    def __init__(self) -> None:
+        self.is_open, self.paused = True, False
+        self.writes: list[bytes] = []
+
+    def write(self, *parts: bytes | memoryview) -> None:
+        self.writes.append(b"".join(parts))
+
+
+@pytest.mark.parametrize("size_bytes", [10, JOIN_BYTES_MAX + 1, PIECE_BYTES, 2 * PIECE_BYTES + 5])
+async def test_a_header_leaves_with_the_bytes_that_follow_it(size_bytes: int) -> None:
+    """Alone it would wake the far end, which can do nothing before the payload comes."""
+    channel, payload = Written(), memoryview(bytes(range(256)) * (size_bytes // 256 + 1))[:size_bytes]
+    link = Link(cast(Any, None), B, 1, Session(dialer=A, attempt=1), 2, BulkProgress())
+    connection: Any = Established(1, is_open=True)
+    connection.channel = channel
+    await Stream(connection, link).send(b"header", payload)
+    assert b"".join(channel.writes) == b"".join(cut(b"header", payload))
+    assert len(channel.writes) == -(-size_bytes // PIECE_BYTES)
+    assert link.progress.sent_bytes == len(b"".join(channel.writes))
