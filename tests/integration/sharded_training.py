@@ -14,6 +14,9 @@ from torch.distributed.tensor import DTensor
 from chaos.worker_group.data import Loader
 from chaos.worker_group.sharded import ShardedLayer
 
+PARALLEL_VARIABLE = "PARALLEL"
+"""Set: layers are shared by tensor parallelism."""
+
 WHOLE_VARIABLE = "WHOLE"
 """A file for the parameters of the layers after each step, put together from the pieces: their digests. That of worker
 0; those of others, where each holds a part of the layers, have the number of their worker at the end of the name."""
@@ -23,6 +26,18 @@ def shard(layer: torch.nn.Module, mesh: Any) -> None:
     from torch.distributed.fsdp import fully_shard
 
     fully_shard(layer, mesh=mesh)
+
+
+def in_parallel(layer: torch.nn.Module, mesh: Any) -> None:
+    """The first layer by columns, the next ones by rows, in which each process computes a part of every sum; the last
+    one all processes have whole."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    if isinstance(layer, site_training.Block):
+        parallelize_module(layer, mesh, {"linear": RowwiseParallel(input_layouts=Replicate())})
+    elif isinstance(layer, torch.nn.Linear) and layer.in_features == site_training.FEATURES:
+        parallelize_module(layer, mesh, ColwiseParallel(output_layouts=Replicate()))
 
 
 def note_whole(model: Any, report: Any) -> None:
@@ -64,4 +79,4 @@ if __name__ == "__main__":
     if "RAISES" in os.environ:
         read_badly()
     after = (note_whole,) if WHOLE_VARIABLE in os.environ else ()
-    site_training.main(*after, device_group=shard)
+    site_training.main(*after, device_group=in_parallel if PARALLEL_VARIABLE in os.environ else shard)

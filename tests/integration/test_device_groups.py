@@ -114,3 +114,17 @@ async def test_an_error_in_one_lane_is_told_as_that_of_the_script(tmp_path: Path
     settings = {"RAISES": "1"}
     ran = await train(tmp_path, dp=2, pp=1, group_size=SIZE, script=SCRIPT, environment=settings)
     assert "worker" in ran.failed and "RuntimeError: the data of this lane are gone" in ran.failed
+
+
+async def test_layers_cut_by_tensor_parallelism_train_what_one_process_trains_whatever_dies(tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"group_size": SIZE, "script": SCRIPT, "environment": {"PARALLEL": "1"}}
+    (tmp_path / "one").mkdir()
+    one = await train(tmp_path / "one", dp=1, pp=1, **shared)
+    many = await train(tmp_path, dp=2, pp=2, faults="3.1:2:backward", policies=[Policy.DYNAMIC], **shared)
+    assert one.failed == "" and len(one.of("step")) == STEPS, one.happened
+    check(many, digests(one), "dynamic")
+    expected: list[Any] = []
+    site_training.train(lambda _, report: expected.append((report.step, report.loss, report.norm)))
+    for (step, loss, norm), told in zip(expected, one.of("step"), strict=True):
+        assert (told.fields["step"], told.fields["loss"]) == (step, pytest.approx(loss, rel=1e-4))
+        assert told.fields["norm"] == pytest.approx(norm, rel=1e-4), "what all processes have counts once"

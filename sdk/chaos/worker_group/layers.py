@@ -110,6 +110,9 @@ class HeldPart(ABC):
 class Layer(HeldPart):
     """One layer of the model. `random`: whether its forward pass draws random numbers."""
 
+    alike = False
+    """Whether all processes of a device group compute the same micro-batch, and not each its part of it."""
+
     def __init__(self, index: int, module: torch.nn.Module) -> None:
         super().__init__(index)
         self.module = module

@@ -119,7 +119,7 @@ class ParallelModel:
                 "shard_optimizer=True and device_group= together are not supported; a device group shards the "
                 "optimizer's state already, leave shard_optimizer out"
             )
-        from chaos.worker_group.sharded import shard_layers  # here: the library takes a second for it
+        from chaos.worker_group.cutting import shard_layers  # here: the library takes a second for it
 
         lanes = assemble(os.environ)
         self.layers = shard_layers(self.layers, shard, lanes.mesh)
@@ -131,6 +131,12 @@ class ParallelModel:
         if self._lanes is None:
             self._vectors = LayerVectors(self._layout())
             return
+        if any(layer.alike for layer in self.layers):
+            raise ValueError(
+                "tensor parallelism (parallelize_module) in a run of institutions is not supported: its pieces are not "
+                "rows of tensors, as what a round averages is cut; let device_group= call fully_shard, or train with "
+                "--standalone"
+            )
         from chaos.worker_group.sharded import as_if_whole  # as in `_assembled`
 
         assert self._make is not None
@@ -222,7 +228,7 @@ class ParallelModel:
         if batch.loader is not self._loader:
             raise ValueError("this batch is of another loader than coordinator.loader(...) gave")
         loader = batch.loader
-        if self._lanes is not None:
+        if self._lanes is not None and not any(layer.alike for layer in self.layers):
             loader.read_part(self._lanes.lane, self._lanes.size)
         self._measured = measure(self.layers, self._loss, loader)
         training = ChainTraining(

@@ -1,4 +1,4 @@
-"""Layers whose parameters are cut over the devices of a device group (FSDP2).
+"""Layers whose parameters are cut over the devices of a device group (FSDP2; `tensor_parallel` for DTensor alone).
 
 The library's module computes: it gathers a layer's parameters before a pass and deals the gradient afterwards.
 Everything else (optimizer, sums, state that moves, digests) is done with this process's own pieces, as with a small
@@ -8,19 +8,13 @@ layer of its own: plain tensors that lie in the same memory as the library's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from chaos.worker_group.layers import Layer
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-Shard = Callable[[torch.nn.Module, "DeviceMesh"], Any]
-"""Of a script: shards a layer's module over a mesh, in place."""
 
 
 class ShardedLayer(Layer):
@@ -72,36 +66,6 @@ class ShardedLayer(Layer):
         self.module = _pieces_of(self.whole)
         self._cut = dict(zip(self.module.parameters(), self.whole.parameters(), strict=True))
         self._begin_empty()
-
-
-def shard_layers(layers: Sequence[Layer], shard: Shard, mesh: DeviceMesh) -> list[Layer]:
-    """All of them, cut by the script's function. Raises ValueError, naming the layer, where it has done something else
-    than shard all parameters by `fully_shard`."""
-    found: list[Layer] = []
-    for layer in layers:
-        shard(layer.module, mesh)
-        parameters = list(layer.module.named_parameters())
-        cut = [isinstance(parameter, DTensor) for _, parameter in parameters]
-        if not any(cut):
-            if parameters:
-                raise ValueError(
-                    f"device_group= has left layer {layer.name} as it is; call fully_shard(layer, mesh=mesh) in it"
-                )
-            found.append(layer)
-            continue
-        if not any(isinstance(part, FSDPModule) for part in layer.module.modules()):
-            raise ValueError(
-                f"device_group= has made layer {layer.name} parallel without fully_shard; tensor parallelism "
-                "(parallelize_module) in a device group is not supported yet"
-            )
-        for (name, _), is_cut in zip(parameters, cut, strict=True):
-            if not is_cut:
-                raise ValueError(
-                    f"device_group= has left the parameter {name!r} of layer {layer.name} whole; fully_shard must "
-                    "shard all of them (no ignored_params=)"
-                )
-        found.append(ShardedLayer(layer.index, layer.module))
-    return found
 
 
 def as_if_whole(model: torch.nn.Module, layers: Sequence[Layer]) -> tuple[torch.nn.Module, list[Layer]]:

@@ -15,8 +15,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from chaos import Coordinator
+from chaos.worker_group.cutting import shard_layers
 from chaos.worker_group.layers import Layer
-from chaos.worker_group.sharded import ShardedLayer, shard_layers
+from chaos.worker_group.sharded import ShardedLayer
 
 
 class Block(torch.nn.Module):
@@ -107,24 +108,32 @@ def test_a_layer_that_was_dropped_comes_back_with_the_state_that_is_loaded(mesh:
     assert torch.equal(trained(sharded, 1, value), trained(plain, 1, value)), "its tables are back as well"
 
 
-def test_what_is_not_sharded_by_fully_shard_is_refused(mesh: DeviceMesh) -> None:
+def test_what_is_not_shared_as_a_whole_by_one_of_two_ways_is_refused(mesh: DeviceMesh) -> None:
     def left_alone(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
         """As a function that forgets a kind of layer."""
 
-    def columns(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
-        parallelize_module(layer, mesh, ColwiseParallel())
+    def first_only(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
+        if layer.get_parameter("bias").shape == (2,):
+            fully_shard(layer, mesh=mesh)
+
+    def both(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
+        if layer.get_parameter("bias").shape == (2,):
+            fully_shard(layer, mesh=mesh)
+        else:
+            parallelize_module(layer, mesh, ColwiseParallel())
 
     def in_part(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
         fully_shard(layer, mesh=mesh, ignored_params={layer.get_parameter("bias")})
 
     said: dict[Any, str] = {
         left_alone: "has left layer 0 Linear as it is; call fully_shard",
-        columns: "tensor parallelism",
+        first_only: "has left layer 1 Linear as it is; call fully_shard",
+        both: "has made layer 1 Linear parallel without fully_shard, and other layers with it",
         in_part: "has left the parameter 'bias'",
     }
     for function, text in said.items():
         with pytest.raises(ValueError, match=text):
-            shard_layers([Layer(0, torch.nn.Linear(2, 2))], function, mesh)
+            shard_layers([Layer(0, torch.nn.Linear(2, 2)), Layer(1, torch.nn.Linear(2, 3))], function, mesh)
     (nothing,) = shard_layers([Layer(0, torch.nn.ReLU())], left_alone, mesh)
     assert not isinstance(nothing, ShardedLayer), "a layer without parameters may stay as it is"
 

@@ -1,0 +1,134 @@
+"""Layers cut by tensor parallelism (DTensor), in a device group of one process, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from chaos.worker_group import tensor_parallel
+from chaos.worker_group.cutting import shard_layers
+from chaos.worker_group.lanes import Lanes
+from chaos.worker_group.layers import Layer
+from chaos.worker_group.model import ParallelModel
+from chaos.worker_group.tensor_parallel import TensorParallelLayer
+
+
+class Block(torch.nn.Module):
+    """What is cut by columns and by rows, and what is left whole."""
+
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(3)
+        self.up, self.down = torch.nn.Linear(3, 4), torch.nn.Linear(4, 3)
+        self.register_buffer("table", torch.linspace(0.5, 1.5, 3), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left: torch.Tensor = self.down(torch.nn.functional.gelu(self.up(self.norm(x)))) * self.table
+        return left
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Iterator[DeviceMesh]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        store: Any = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            yield init_device_mesh("cpu", (1,))
+        finally:
+            dist.destroy_process_group()
+
+
+def cut(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
+    parallelize_module(layer, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def made(mesh: DeviceMesh) -> tuple[Layer, TensorParallelLayer]:
+    """The same layer, plain and cut."""
+    plain, other = Layer(0, Block()), Block()
+    other.load_state_dict(plain.module.state_dict())
+    (layer,) = shard_layers([Layer(0, other)], cut, mesh)
+    assert isinstance(layer, TensorParallelLayer)
+    for each in (plain, layer):
+        each.train_with(lambda parameters: torch.optim.AdamW(parameters, lr=0.1))
+    return plain, layer
+
+
+def passed(layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and gradients of one micro-batch, flat."""
+    entered = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    left = layer.run(entered)
+    into, found = layer.gradients(entered, left, torch.ones_like(left))
+    assert into is not None
+    gradient = torch.cat([each.reshape(-1) for each in found if each is not None])
+    return torch.cat([left.detach().reshape(-1), into.reshape(-1)]), gradient
+
+
+def test_a_cut_layer_computes_and_keeps_what_a_plain_one_does_also_after_it_was_dropped(mesh: DeviceMesh) -> None:
+    plain, layer = made(mesh)
+    for step in range(3):
+        (values, gradient), (others, other) = passed(plain), passed(layer)
+        assert torch.equal(values, others) and torch.equal(gradient, other)
+        assert layer.squares(other) == plain.squares(gradient)
+        for each in (plain, layer):
+            each.update(gradient.clone(), step + 1)
+        assert torch.equal(plain.state(), layer.state())
+        state = layer.state()
+        layer.drop()
+        layer.revive()
+        layer.load(state)
+
+
+def test_what_every_process_has_whole_counts_once_in_the_norm(mesh: DeviceMesh) -> None:
+    _, layer = made(mesh)
+    _, gradient = passed(layer)
+    layer._mesh = SimpleNamespace(get_local_rank=lambda: 1)  # type: ignore[assignment]
+    sizes = [each.numel() for each in layer.parameters]
+    named = dict(zip([name for name, _ in layer.module.named_parameters()], torch.split(gradient, sizes), strict=True))
+    own = torch.cat([named[name] for name in ("up.weight", "up.bias", "down.weight")]).double()
+    assert layer.squares(gradient) == pytest.approx(float(own @ own), rel=1e-12)
+
+
+def test_a_gradient_that_processes_should_have_alike_and_have_not_is_refused(
+    mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_gather(others: list[torch.Tensor], own: torch.Tensor, group: object) -> None:
+        for number, other in enumerate(others):
+            other.copy_(own ^ (number * (len(own) == 12)))  # those of the layer norm, 3 numbers each
+
+    _, layer = made(mesh)
+    layer._mesh = SimpleNamespace(size=lambda: 2, get_group=lambda: None)  # type: ignore[assignment]
+    monkeypatch.setattr(tensor_parallel.dist, "all_gather", all_gather)
+    with pytest.raises(ValueError, match=r"unlike gradients of the parameter 'norm.weight' of layer 0 Block"):
+        passed(layer)
+    passed(layer)
+
+
+def test_what_leaves_a_layer_must_be_whole(mesh: DeviceMesh) -> None:
+    def as_it_is(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
+        parallelize_module(layer, mesh, ColwiseParallel(use_local_output=False))
+
+    (layer,) = shard_layers([Layer(0, torch.nn.Linear(3, 3))], as_it_is, mesh)
+    with pytest.raises(ValueError, match="layer 0 Linear gives a DTensor"):
+        layer.run(torch.ones(2, 3))
+
+
+def test_a_run_of_institutions_is_refused(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_GROUP_SIZE", "2")
+    monkeypatch.setattr("chaos.worker_group.model.assemble", lambda _: Lanes(0, 2, [], mesh))
+    model = ParallelModel(
+        torch.nn.Sequential(Block()), layers=None, loss=torch.nn.functional.mse_loss, device_group=cut
+    )
+    assert os.environ["CHAOS_GROUP_SIZE"] == "2" and all(layer.alike for layer in model.layers)
+    with pytest.raises(ValueError, match=r"tensor parallelism .* in a run of institutions is not supported"):
+        model.of_workers_in_a_run()
