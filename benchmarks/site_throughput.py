@@ -28,7 +28,6 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 from tests.rigs.worker_group import launch
@@ -44,7 +43,7 @@ from chaosd.worker_group.facts import MeasuredFactors
 from chaosd.worker_group.history import Happened
 from chaosd.worker_group.planning import SitePlanner
 
-SCRIPT = Path(__file__).with_name("paced_layers.py")
+SCRIPT = "benchmarks.paced_layers"
 BATCHES = (16, 32, 64)
 STEPS = 6
 """Under each plan; the first one is not counted."""
@@ -148,7 +147,7 @@ async def _train(setting: Setting, *, batch: int, steps: int, kill: bool, chosen
     numbers = {"pace": setting.pace, "batch": batch, "steps": 2 * steps + 1 if kill else steps}
     options = [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
     controller = Controller(
-        command=[sys.executable, "-u", str(SCRIPT), "--model", setting.model, *options],
+        command=[sys.executable, "-u", "-m", SCRIPT, "--model", setting.model, *options],
         workers=setting.workers,
         planner=_Imitated(setting, chosen=chosen),
         restarts=0,
