@@ -307,7 +307,9 @@ class SchedulerMachine:
             if negotiation is None:  # it has ended since
                 negotiations.has_its_turn(identifier)
                 return True
-            if (resolving and not negotiation.urgent) or not negotiations.may_propose(negotiation):
+            if resolving and not negotiation.urgent:
+                continue
+            if not negotiations.may_propose(negotiation, trains=self.term.reports.anybody_active()):
                 continue
             proposal = self._proposal_of(negotiation, now_s)
             if isinstance(proposal, ProposalLost):

@@ -154,11 +154,13 @@ class RunningNegotiations:
         for identifier in list(self._running):
             self.feed(identifier, Resolution())
 
-    def may_propose(self, negotiation: Negotiation) -> bool:
-        """One state transfer at a time: a site has one snapshot (architecture.md, the path of the state)."""
+    def may_propose(self, negotiation: Negotiation, *, trains: bool) -> bool:
+        """One state transfer at a time: a site has one snapshot (architecture.md, the path of the state). While no
+        member `trains` nobody waits for a turn: the transfer before may be dead, and the joiner, which then hears that
+        it cannot be served, may have the state that the run waits for."""
         if not isinstance(negotiation, ScaleOut) or negotiation.state is not ScaleOutState.ADMITTING:
             return True
-        return not any(other.transfers for other in self.of(ScaleOut))
+        return not trains or not any(other.transfers for other in self.of(ScaleOut))
 
     # -- what the parts have found
 

@@ -43,6 +43,21 @@ def test_two_sites_may_ask_to_join_at_the_same_time_and_come_in_one_after_the_ot
     assert bench.machine.roster.learner_ids() == (E,), "one state transfer at a time"
 
 
+def test_a_joiner_does_not_wait_behind_a_transfer_when_no_member_trains_any_more() -> None:
+    """It may have what the run waits for, which is heard when it asks again, and no negotiation of it runs."""
+    bench = training(B)
+    join(bench, D, B)
+    join(bench, E, B)
+    connected(bench, B, E)
+    connected(bench, B, D)
+    assert join(bench, D, B).accepted, "its turn comes after the transfer to E"
+    bench.hear(B, report(bench, active=False))
+    assert bench.machine.roster.learner_ids() == (E,), "nobody has ended the transfer before"
+    told = join(bench, D, B)
+    assert not told.accepted and "training state" in told.reason
+    assert D in bench.machine.scheduler.term.restore_point.offers.join_requests
+
+
 def test_a_joiner_that_leaves_while_it_is_being_connected_may_go_and_its_late_request_is_refused() -> None:
     bench = training(B)
     join(bench, E, B)
