@@ -17,6 +17,7 @@ from tests.simulator.hanging import FORCED, HANGS
 from tests.simulator.network import BEGINS, Connection
 from tests.simulator.node import Node
 from tests.simulator.outbox import AVERAGING, SOCKET_FRAMES, Frame, Outbox
+from tests.simulator.violation import Violation
 from tests.simulator.worker import STATE_BYTES
 from tests.simulator.world import World
 from tests.unit.daemon.storage.journal_faults import PowerLost
@@ -121,6 +122,18 @@ def test_a_source_with_wrong_bytes_is_given_up_and_the_state_comes_from_another(
     world.node("a").to_bulk(lambda bulk: bulk.spoil(1))
     rejoined(world, "b")
     assert told(world, "b: source 01a: 1 block(s) that it sent did not have their hash")
+
+
+def test_a_block_that_its_source_spoilt_is_rightly_called_wrong_after_that_source_was_started_again() -> None:
+    """It was still under way (seed 730202 with four sites); of a source that spoilt nothing it is a false word."""
+    world = training("ab")
+    source, joiner = world.node("a"), world.node("b")
+    world.oracles.block_spoilt(source)
+    source.kill()
+    begin(source)
+    world.oracles.source_dropped(joiner, source.site, wrong=True)
+    with pytest.raises(Violation, match="takes right bytes of 02b for wrong ones"):
+        world.oracles.source_dropped(source, joiner.site, wrong=True)
 
 
 def test_a_transfer_that_stalls_and_one_that_is_slow_end_too() -> None:

@@ -56,6 +56,8 @@ class Oracles:
         self.leaves = LeaveOracle(self.fail, self.agreement, self.rounds)
         self.recovery = RecoveryOracle(self.fail, world)
         self.standing = StandingOracle(self.fail, world)
+        self._spoilers: set[str] = set()
+        """Sites that sent a block with wrong bytes, in whatever life: it may arrive after they were started again."""
 
     def fail(self, number: int, text: str) -> NoReturn:
         where = f"seed {self.world.seed}, at {self.world.now_s:.3f} s"
@@ -169,10 +171,13 @@ class Oracles:
         """Invariant 8: nobody breaks a rule here unless a fault made it, and so no link may end for that."""
         self.fail(8, f"{node.name} closes its link to {site}, which did nothing wrong: {reason}")
 
+    def block_spoilt(self, node: Node) -> None:
+        """It sends a block whose bytes changed after they were hashed."""
+        self._spoilers.add(node.site)
+
     def source_dropped(self, node: Node, source: str, *, wrong: bool) -> None:
         """Invariant 4: a source is said to have sent wrong bytes only if it has."""
-        bulk = self.world.nodes[source].bulk
-        if wrong and bulk is not None and not bulk.transfers.spoilt:
+        if wrong and self.world.nodes[source].bulk is not None and source not in self._spoilers:
             self.fail(4, f"{node.name} takes right bytes of {source} for wrong ones")
 
     # -- the worker

@@ -82,7 +82,6 @@ class Transfers:
         self.stalled = False
         self.spoils = 0
         """So many blocks that this site sends have a byte that changed after they were hashed."""
-        self.spoilt = False
 
     @property
     def fetching(self) -> ReplicationPlan | None:
@@ -157,7 +156,8 @@ class Transfers:
             runs = self.served[item.transfer][1].read(item.start, item.stop)
             faulty = self.spoils > 0
             if faulty:
-                self.spoils, self.spoilt = self.spoils - 1, True
+                self.spoils -= 1
+                self._node.world.oracles.block_spoilt(self._node)
                 runs = tuple((start, stop, f"{word}, spoilt") for start, stop, word in runs)
             header = BlockData(transfer=item.transfer, start=item.start, hash=digest)
             lane.sent += 1
