@@ -116,6 +116,8 @@ class Inbound:
                     if participation.client.is_of_run(source):
                         self._outbox.emit(self._replica.heard_log(source, message.log_index, message.log_head))
                     participation.heard(source, message)
+                    if participation.client.has_resigned(source, message):
+                        return self._replica.raft.leader_lost(now_s=self._outbox.now_s)
             case messages.LinkStateAdvertisement():
                 if participation.client.is_trusted(source):
                     self._network.told_of(message)

@@ -72,7 +72,7 @@ class SiteSettings:
     @property
     def election_timeout_s(self) -> float:
         """Longer than the failure timeout, so that a leader removes a silent voter before check-quorum makes it step
-        down. A lost leader is not waited for: the links tell (`RaftMachine.leader_lost`)."""
+        down. One that is known to be gone is not waited for (`RaftMachine.leader_lost`)."""
         return 2.0 * self.failure_timeout_s
 
     @property

@@ -275,6 +275,50 @@ LATEST = (
         test="test_resolved_away:test_a_state_that_is_being_loaded_is_none_of_the_run_where_an_earlier_round_stands",
     ),
     Undone(
+        row=95,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.has_resigned",
+                "beat.scheduler != site",
+                "False",
+            ),
+        ),
+        test="test_pause:test_a_member_says_soon_that_its_scheduler_says_itself_that_it_is_none",
+    ),
+    Undone(
+        row=95,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.election:leader_lost",
+                "or core.leader_lost_s is not None",
+                "",
+            ),
+        ),
+        test="test_pause:test_a_member_says_soon_that_its_scheduler_says_itself_that_it_is_none",
+    ),
+    Undone(
+        row=95,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.has_resigned",
+                "beat.scheduler != site",
+                "False",
+            ),
+        ),
+        test="test_belief:test_a_voter_whose_leader_says_itself_that_it_is_none_asks_for_votes_at_once",
+    ),
+    Undone(
+        row=95,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.scheduler",
+                "self._hint if self._hint != replica.site else None",
+                "self._hint",
+            ),
+        ),
+        test="test_belief:test_a_site_that_does_not_lead_names_itself_to_nobody_though_others_still_do",
+    ),
+    Undone(
         row=97,
         patches=(Patch("chaos_protocols.agreement.raft.election:denied", "if not core.proof_needed", "if True"),),
         test="test_proofs:test_a_leader_whose_voter_has_voted_for_another_is_elected_anew",

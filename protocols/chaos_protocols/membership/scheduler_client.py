@@ -67,11 +67,11 @@ class SchedulerClient:
             return replica.site
         if replica.raft.leader is not None and self._membership.in_roster:
             return replica.raft.leader
-        return self._hint
+        return self._hint if self._hint != replica.site else None  # whoever says so does not know yet that it is over
 
     @property
     def is_lost(self) -> bool:
-        """None is known for a while, no way leads to it, or it is silent: a site takes its leader for one until the
+        """None is known for a while, it is known to be gone, or silent: a site takes its leader for one until the
         time has passed that it has drawn, two election timeouts at most."""
         outbox, replica = self._outbox, self._replica
         since_s = replica.raft.leader_lost_s
@@ -88,6 +88,10 @@ class SchedulerClient:
             return replica.raft.leader is not None and replica.raft.leader not in reachable
         voters = replica.configuration.voters
         return len(reachable.intersection(voters)) < majority(len(voters))
+
+    def has_resigned(self, site: SiteId, beat: Heartbeat) -> bool:
+        """The leader says itself that it does not lead: whoever does names itself in every beat."""
+        return site == self._replica.raft.leader and beat.scheduler != site
 
     def tell(self, message: Message) -> bool:
         """To the scheduler; False when nobody is known."""

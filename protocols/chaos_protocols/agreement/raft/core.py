@@ -53,7 +53,7 @@ class Keys(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Core:
-    """`leader_contact_s`: when a valid message of `leader` came. `leader_lost_s`: since when it is known to be dead,
+    """`leader_contact_s`: when a valid message of `leader` came. `leader_lost_s`: since when it is known to be gone,
     None if it is not. `heard`: voters that answered in the current campaign; `votes`: those of them that said yes.
 
     What leaders show (`proof.py`): `proof_needed`: nobody is believed without; `ballots`: votes of this term for this
@@ -227,7 +227,7 @@ class Core:
         self.leader_contact_s = now_s
 
     def lose_leader(self, now_s: float) -> None:
-        """It is known to be dead."""
+        """It is known to be gone."""
         self.leader_lost_s = now_s
 
     def find_leader_alive(self) -> None:

@@ -203,8 +203,8 @@ def receive_timeout_now(core: Core, source: SiteId, message: TimeoutNow, now_s: 
 
 
 def leader_lost(core: Core, now_s: float) -> None:
-    """The leader's daemon is known to be dead: no need to wait for its silence."""
-    if core.leader is None or core.role is Role.LEADER:
+    """The leader is known to be gone: no need to wait for its silence. Told again, it is gone since the first time."""
+    if core.leader is None or core.role is Role.LEADER or core.leader_lost_s is not None:
         return
     core.lose_leader(now_s)
     if core.may_campaign:

@@ -119,7 +119,7 @@ class RaftMachine:
 
     @property
     def leader_lost_s(self) -> float | None:
-        """Since when no way leads to that leader; None: one does, or it was heard since (spec 5.9)."""
+        """Since when that leader is known to be gone; None: it is not, or was heard since (spec 5.9)."""
         return self._core.leader_lost_s
 
     @property
@@ -272,7 +272,7 @@ class RaftMachine:
         self._core.stood_still(late_s, now_s)
 
     def leader_lost(self, *, now_s: float) -> list[Effect]:
-        """The leader's daemon is known to be dead (end-of-file). This site asks for votes within a few milliseconds,
+        """The leader is known to be gone (end-of-file, or its word). This site asks for votes within milliseconds,
         and grants them, until a leader is heard again."""
         election.leader_lost(self._core, now_s)
         return self._core.take_effects()

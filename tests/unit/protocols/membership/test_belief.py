@@ -28,6 +28,7 @@ from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.raft.messages import (
     Configuration,
     LogEntry,
+    PreVoteRequest,
     Snapshot,
     SnapshotRequest,
     TimeoutNow,
@@ -36,6 +37,7 @@ from chaos_protocols.agreement.raft.messages import (
 from chaos_protocols.membership.scheduler_client import EPOCHS_AHEAD_MAX
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import (
+    Heartbeat,
     JoinAnswer,
     LeaveAnswer,
     LinkAnswer,
@@ -53,6 +55,26 @@ FAR = (1 << 53) - 1
 def restarted() -> Bench:
     """B, a voter, was just started again: nothing of its new life is in the roster yet. D may connect, no more."""
     return Bench(B, roster_of(A, B, C), incarnation=2).up(A, C, D)
+
+
+def test_a_site_that_does_not_lead_names_itself_to_nobody_though_others_still_do() -> None:
+    """A follower that takes it for the scheduler would hear its own word back."""
+    bench = Bench(A, roster_of(A, B, C)).up(B, C)
+    bench.hear(B, heartbeat(scheduler=A))
+    assert not bench.machine.replica.leads and bench.machine.participation.client.scheduler is None
+    beats = sent(bench.wait(2 * SETTINGS.beat_s), Heartbeat)
+    assert beats and all(beat.scheduler is None for _, beat in beats)
+
+
+def test_a_voter_whose_leader_says_itself_that_it_is_none_asks_for_votes_at_once() -> None:
+    bench = Bench(B, roster_of(A, B, C)).up(A, C)
+    bench.hear(A, RaftEnvelope(message=append()))
+    assert bench.machine.raft.leader == A
+    bench.hear(C, heartbeat(scheduler=None))
+    assert not sent(bench.wait(SETTINGS.raft_heartbeat_s), RaftEnvelope), "it is not C that leads"
+    bench.hear(A, heartbeat(scheduler=None))
+    asked = sent(bench.wait(SETTINGS.raft_heartbeat_s), RaftEnvelope)
+    assert asked and all(isinstance(one.message, PreVoteRequest) for _, one in asked)
 
 
 def forged(leader: SiteId) -> RaftEnvelope:

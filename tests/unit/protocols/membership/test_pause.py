@@ -153,6 +153,22 @@ def test_a_member_says_in_bounded_time_that_its_scheduler_is_silent_whatever_tim
     assert bench.machine.raft.leader is None
 
 
+def test_a_member_says_soon_that_its_scheduler_says_itself_that_it_is_none() -> None:
+    """It hears the site that has lost its majority, over a link that stands (seed 710120 of the simulator)."""
+    bench = training_member()
+    bench.machine.raft._core.elect_at(bench.now_s + 2 * SETTINGS.election_timeout_s)
+    for _ in range(round(SETTINGS.failure_timeout_s / 0.1) + 2):
+        bench.handle(moving(A))
+        bench.handle(moving(B))
+        bench.hear(A, heartbeat(scheduler=None))
+        bench.wait(0.1)
+    assert bench.machine.raft.leader == A, "its silence does not last long enough yet"
+    assert why(bench).cause is Cause.ELECTION
+    bench.hear(A, heartbeat(scheduler=A))
+    bench.alive(0.5)
+    assert bench.machine.participation.pause.why() is None, "it leads again"
+
+
 def test_a_run_without_a_scheduler_is_no_run_without_a_founder() -> None:
     bench = joiner(B).up(B)
     bench.hear(B, heartbeat(epoch=EPOCH, knows_you=False))
