@@ -165,12 +165,10 @@ class SchedulerClient:
         return not replica.was_in_run and (site in self._sponsors or not self._sponsors)
 
     def is_trusted(self, source: SiteId) -> bool:
-        """Whether `source` may say what only sites of the run say (spec 4.12): one of them, or whom one of them names
-        as the scheduler to a site that knows none."""
-        if self.is_of_run(source):
-            return True
-        follows = self._replica.raft.leader is not None and self._membership.in_roster
-        return source == self._hint and not follows
+        """Whether `source` may say what only sites of the run say (spec 4.12): one of them, or whom this site takes for
+        the scheduler. That is whom one of them names to a site that follows none, and stays so once this site follows
+        him, though the roster that he is in has yet to come from him."""
+        return self.is_of_run(source) or source == self.scheduler
 
     def may_lead(self, source: SiteId) -> bool:
         """Whether `source`, a site of the run, may be the leader: it has a vote, as far as is known here, or one that

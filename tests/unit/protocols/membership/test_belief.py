@@ -298,6 +298,22 @@ def test_a_site_that_got_its_vote_meanwhile_is_named_by_a_voter_that_was_left_be
     assert bench.machine.raft.term == 9, "C has taken its word back"
 
 
+def test_whom_a_site_follows_it_goes_on_believing_before_the_roster_with_him_has_come() -> None:
+    """D came back, and got its vote and the role, while B was cut off. Its first word fits nowhere in B's log, so what
+    B lacks comes with a later one (seed 710185, 3 sites)."""
+    bench = Bench(B, roster_of(A, B, C), voters=(C,)).up(C, D, E)
+    missed = [LogEntry(index=EPOCH + 1, term=3, command=b""), LogEntry(index=EPOCH + 2, term=3, command=b"")]
+    first = msgspec.structs.replace(append(term=3), leader=D, previous_index=EPOCH + 2, previous_term=3)
+    later = msgspec.structs.replace(append(*missed, term=3), leader=D)
+    bench.hear(C, heartbeat(epoch=EPOCH + 9, scheduler=D))
+    bench.hear(D, RaftEnvelope(message=first))
+    assert bench.machine.raft.leader == D and bench.machine.raft.last_index == EPOCH
+    bench.hear(D, RaftEnvelope(message=later))
+    assert bench.machine.raft.last_index == EPOCH + 2
+    bench.hear(C, heartbeat(epoch=EPOCH + 9, scheduler=E))
+    assert bench.machine.is_trusted(D) and not bench.machine.is_trusted(E), "it follows one of them"
+
+
 def test_a_change_that_takes_a_vote_takes_it_once_it_is_agreed() -> None:
     """A has proposed that D votes no more, and gave up its role before a majority had that; those without it may elect
     D. C, that is outside, still names A (seed 679, 3 sites)."""
