@@ -76,7 +76,7 @@ soak: $(VENV)/.check  ## real processes under fire for 10 minutes, a site's work
 	@$(BIN)/python -m tests.soak.workers
 	@CHAOS_POWER_CUTS=0:50 $(BIN)/python -m pytest -q tests/integration/test_power_cut.py
 	@CHAOS_RANDOM_ROUNDS=0:1000 $(BIN)/python -m pytest -q tests/integration/test_bulk_engines_random.py
-	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds 0:100000
+	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds fresh:100000
 
 SEEDS ?= 0:3000
 

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
 import sys
 
 import pytest
+from tests.simulator import __main__ as command_line
 from tests.simulator.batch import attempt, sites_of
 from tests.simulator.faults import Trial, run_seed, run_trial
 from tests.simulator.strikes import STRIKES
@@ -81,3 +83,12 @@ def test_every_kind_of_strike_happens_and_the_state_is_seldom_lost() -> None:
         seen |= {kind for kind in STRIKES for line in strikes if line.partition(": ")[2].startswith(kind)}
     assert seen == set(STRIKES)
     assert lost <= STATE_LOST_MAX * LOOKED_AT
+
+
+def test_fresh_seeds_are_of_a_place_that_nobody_plays_again_and_again() -> None:
+    one, other = (command_line.seeds_of("fresh:5") for _ in range(2))
+    assert len(one) == len(other) == 5 and one != other and one.start >= command_line.FRESH_FROM
+    assert command_line.seeds_of("3:5") == range(3, 5)
+    for wrong in ("3-5", "fresh", "fresh:many", ":"):
+        with pytest.raises(argparse.ArgumentTypeError, match="A:B"):
+            command_line.seeds_of(wrong)

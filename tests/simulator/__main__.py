@@ -1,4 +1,5 @@
-"""`python -m tests.simulator SEED`: replay one seed; `--seeds A:B`: many, and two lines for each that fails.
+"""`python -m tests.simulator SEED`: replay one seed; `--seeds A:B`: many, and two lines for each that fails;
+`--seeds fresh:N`: many that were not played before.
 
 The line that a failing test prints is a command for this module: one seed is one run, event for event. `SEED --shrink`
 looks for the smallest run that breaks the same invariant. With `--compiled` (see `compiled`) all of it takes half the
@@ -9,12 +10,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 
 from tests.simulator.batch import attempt, run_batch, sites_of
 from tests.simulator.compiled import CannotCompile, start_again
 from tests.simulator.faults import SITES_MAX, Trial
 from tests.simulator.shrink import Shrinker
+
+FRESH_FROM, FRESH_TO = 10**6, 10**9
 
 
 def replay_line(seed: int, sites: int) -> str:
@@ -31,10 +35,23 @@ def numbers(text: str) -> frozenset[int]:
     return frozenset() if text == "none" else frozenset(int(one) for one in text.split(","))
 
 
+def seeds_of(text: str) -> range:
+    """`A:B`; or `fresh:N`, as many from a place far from those that are played again and again: what these broke is
+    mended, so that they no longer say how often a run breaks. Raises ArgumentTypeError."""
+    first, _, stop = text.partition(":")
+    try:
+        start = random.SystemRandom().randrange(FRESH_FROM, FRESH_TO) if first == "fresh" else int(first)
+        return range(start, start + int(stop) if first == "fresh" else int(stop))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"A:B, two numbers, or fresh:N, not {text!r}") from None
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
     made.add_argument("seed", type=int, nargs="?", help="replay this seed and print its story")
-    made.add_argument("--seeds", help="A:B, from A up to but without B")
+    made.add_argument(
+        "--seeds", type=seeds_of, help="A:B, from A up to but without B; fresh:N, N that nobody has played"
+    )
     made.add_argument("--sites", type=int, default=0, help=f"number of sites, 2 to {SITES_MAX}; 0: 2 to 7, by the seed")
     made.add_argument("--only-faults", type=numbers, metavar="N,N", help="only these strikes (none: not one)")
     made.add_argument("--trouble-s", type=float, default=0.0, help="virtual seconds until the calm; 0: by the seed")
@@ -85,12 +102,7 @@ def main() -> int:
     if options.seed is not None:
         trial = Trial(seed=options.seed, sites=options.sites or sites_of(options.seed), **rest)
         return replay(trial, shrink=options.shrink, verbose=options.verbose)
-    first, _, stop = options.seeds.partition(":")
-    try:
-        seeds = range(int(first), int(stop))
-    except ValueError:
-        parser().error(f"--seeds wants A:B, two numbers, not '{options.seeds}'")
-    trials = [Trial(seed=seed, sites=options.sites or sites_of(seed), **rest) for seed in seeds]
+    trials = [Trial(seed=seed, sites=options.sites or sites_of(seed), **rest) for seed in options.seeds]
     return run_batch(trials, options.jobs, until_failure=options.until_failure)
 
 
