@@ -5,13 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.simulator import guests
+from tests.simulator.lies import LIE, MADE_UP
 from tests.simulator.violation import Violation
+from tests.simulator.world import World
 
 from chaos_protocols import events
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.control import Envelope, Goodbye
+from chaos_protocols.wire.versions import NEWEST
 
-WORD = SimpleNamespace(envelope=SimpleNamespace(event_id=guests.LIE, source="00guest", message=object()))
+WORD = SimpleNamespace(envelope=SimpleNamespace(event_id=LIE, source="00guest", message=object()))
 
 
 class _Site:
@@ -49,3 +55,32 @@ def test_a_word_that_changes_something_is_seen_beside_that(left: int) -> None:
     site: Any = _Site(left, harm=1)
     with pytest.raises(Violation, match="invariant 11"):
         guests.hear(site, WORD)
+
+
+@pytest.mark.parametrize("lie", sorted(MADE_UP))
+def test_what_a_daemon_says_because_of_a_lie_is_none_and_what_it_hands_on_still_is(lie: str) -> None:
+    world, sent = World(1), []
+    node = world.add("b", founder=True, peers=())
+    node.connections["03c"] = object()
+    world.network = SimpleNamespace(send=lambda *word: sent.append(word[-1].event_id))  # type: ignore[assignment]
+    answer = envelope(lie, source=node.site)
+    world.says(node, "03c", answer)
+    world.says(node, "03c", msgspec.structs.replace(answer, source=SiteId("01a"), hops=1))
+    assert sent[0] not in MADE_UP
+    assert sent[1] == lie
+
+
+def envelope(event_id: str, *, source: str) -> Envelope:
+    return Envelope(
+        version=NEWEST,
+        source=SiteId(source),
+        destination=SiteId("03c"),
+        incarnation=1,
+        sequence=1,
+        epoch=1,
+        event_id=event_id,
+        hops=0,
+        public_key=b"",
+        signature=b"",
+        message=Goodbye(reason="so it says"),
+    )

@@ -13,7 +13,7 @@ from chaos_protocols import events
 from chaos_protocols.links.link_state import OUTSIDERS_MAX, REPORTS_EACH_MAX
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement, RaftEnvelope
-from tests.simulator.lies import BROUGHT, CLAIM, Liar
+from tests.simulator.lies import BROUGHT, CLAIM, LIE, MADE_UP, Liar
 from tests.simulator.node import Node
 from tests.simulator.oracles_boundary import fingerprint
 
@@ -24,8 +24,6 @@ SEEDS_APART = 8
 GUEST = 1
 """Of eight seeds one has a guest; with `Trial.guest` all have."""
 STRAY = "guest"
-LIE = "a lie"
-"""The event that its words name as their cause."""
 MEANS_S = (0.005, 0.05, 0.3)
 """Between two of its words, by the seed: a flood, and words that are few enough to come at any moment."""
 ARRIVES_S = (0.5, 4.0)
@@ -75,7 +73,7 @@ def _speak(world: World, guest: Node, rng: random.Random, mean_s: float) -> None
 def hear(node: Node, event: Any) -> None:
     """A word of a guest, or a member's that only a scheduler may say, or one of another run arrives: the site is
     afterwards as it was. What either says as any daemon does is no lie."""
-    if event.envelope.event_id not in (LIE, CLAIM, BROUGHT) or node.stopped or node.machine is None:
+    if event.envelope.event_id not in MADE_UP or node.stopped or node.machine is None:
         node.handle(event)
         return
     generation, guest = node._generation, event.envelope.source

@@ -30,10 +30,14 @@ if TYPE_CHECKING:
     from chaos_protocols.site import SiteMachine
     from tests.simulator.world import World
 
+LIE = "a lie"
+"""The event that a guest's lies name as their cause."""
 CLAIM = "a claim"
 """The event that a member's words name as their cause which only a scheduler may say."""
 BROUGHT = "another run"
 """The event that words name as their cause which were said in another run."""
+MADE_UP = frozenset((LIE, CLAIM, BROUGHT))
+"""By these a lie is known wherever it is handed on."""
 FAR = (1 << 53) - 2
 AHEAD = (0, 1, 2, 7, 1000, 1 << 20, (1 << 20) + 1, FAR)
 """What is added to a true number."""

@@ -242,8 +242,7 @@ class Node:
             case Persist() | effects.NoteReached() | effects.KeyAgreed():
                 self._persist(effect)
             case effects.SendEnvelope(neighbour=neighbour, envelope=envelope):
-                if neighbour in self.connections:
-                    world.network.send(self.connections[neighbour], self.site, "control", envelope)
+                world.says(self, neighbour, envelope)
             case effects.SetTimer(at_s=at_s):
                 number = self._timer = self._timer + 1
                 delay_s = at_s - world.now_s - world.drift_s(self.site)

@@ -18,10 +18,10 @@ from chaos_protocols.causes import Cause, Why
 from chaos_protocols.rounds.reduce import RESULTS_KEPT
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
-from chaos_protocols.wire.control import EVERYBODY
+from chaos_protocols.wire.control import EVERYBODY, Envelope
 from chaos_protocols.wire.versions import SPOKEN
 from chaos_protocols.wishes import BoundsWanted
-from tests.simulator.lies import BROUGHT, CLAIM
+from tests.simulator.lies import BROUGHT, CLAIM, MADE_UP
 from tests.simulator.network import BEGINS, CONTROL, Connection, Network
 from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
@@ -185,6 +185,13 @@ class World:
             chain = far.machine.keys.own if far.machine is not None else None
             one.handle(events.LinkUp(site=address, incarnation=number, address=address, versions=spoken, chain=chain))
             one.to_bulk(lambda bulk, site=far.site: bulk.link_up(site))
+
+    def says(self, node: Node, neighbour: str, envelope: Envelope) -> None:
+        """A daemon sends a word. What it says itself is no lie, though a lie was the cause: it names another one."""
+        if envelope.event_id in MADE_UP and envelope.source == node.site:
+            envelope = msgspec.structs.replace(envelope, event_id="what was said about a lie")
+        if neighbour in node.connections:
+            self.network.send(node.connections[neighbour], node.site, CONTROL, envelope)
 
     def _deliver(self, connection: Connection, site: str, kind: str, message: Any) -> None:
         node, source = connection.processes[site], connection.far(site)
