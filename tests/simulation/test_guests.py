@@ -57,6 +57,17 @@ def test_a_word_that_changes_something_is_seen_beside_that(left: int) -> None:
         guests.hear(site, WORD)
 
 
+def test_a_word_that_comes_while_a_site_stands_still_is_judged_when_it_is_read() -> None:
+    site: Any = _Site(0, harm=1)
+    site.stopped, site.mailbox = True, []
+    guests.hear(site, WORD)
+    assert site.harmed == 0
+    site.stopped = False
+    (read,) = site.mailbox
+    with pytest.raises(Violation, match="invariant 11"):
+        read()
+
+
 @pytest.mark.parametrize("lie", sorted(MADE_UP))
 def test_what_a_daemon_says_because_of_a_lie_is_none_and_what_it_hands_on_still_is(lie: str) -> None:
     world, sent = World(1), []

@@ -73,8 +73,11 @@ def _speak(world: World, guest: Node, rng: random.Random, mean_s: float) -> None
 def hear(node: Node, event: Any) -> None:
     """A word of a guest, or a member's that only a scheduler may say, or one of another run arrives: the site is
     afterwards as it was. What either says as any daemon does is no lie."""
-    if event.envelope.event_id not in MADE_UP or node.stopped or node.machine is None:
+    if event.envelope.event_id not in MADE_UP or node.machine is None:
         node.handle(event)
+        return
+    if node.stopped:
+        node.mailbox.append(lambda: hear(node, event))  # judged when it is read
         return
     generation, guest = node._generation, event.envelope.source
     if event.envelope.event_id == BROUGHT:
