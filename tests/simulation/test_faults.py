@@ -14,7 +14,7 @@ from tests.simulator.contents import FROZEN_BYTES, Region
 from tests.simulator.disk import Disk, DiskFailed, JournalDisk
 from tests.simulator.faults import all_are_members, begin, run_seed
 from tests.simulator.hanging import FORCED, HANGS
-from tests.simulator.network import BEGINS, Connection
+from tests.simulator.network import BEGINS, CONTROL, Connection
 from tests.simulator.node import Node
 from tests.simulator.outbox import AVERAGING, SOCKET_FRAMES, Frame, Outbox
 from tests.simulator.violation import Violation
@@ -161,6 +161,29 @@ def test_a_clogged_link_delays_everything_behind_it_in_order() -> None:
     assert [number for _, number in arrived] == list(range(5))
     assert arrived[-1][0] - began_s > 0.5
     assert all(later[0] - earlier[0] > 0.09 for earlier, later in itertools.pairwise(arrived))
+
+
+def test_what_waits_for_a_clogged_way_is_there_soon_after_it_was_cleared() -> None:
+    """And what is sent then comes behind it. The queue lasted for as long again (seed 502497 with five sites)."""
+    world = training("ab")
+    one, other = world.nodes
+    arrived: list[tuple[float, int]] = []
+    network = world.network
+    deliver, connection = network._deliver, world.nodes[one].connections[other]
+    network._deliver = lambda *args: (
+        arrived.append((world.now_s, args[3].header)) if getattr(args[3], "stream", "") == CONTROL else deliver(*args)
+    )
+    network.clog(one, other, message_s=0.1)
+    for number in range(30):
+        network.send(connection, one, CONTROL, Frame(CONTROL, number))
+    world.run(world.now_s + 0.55)
+    assert 0 < len(arrived) < 6
+    network.calm()
+    cleared_s = world.now_s
+    network.send(connection, one, CONTROL, Frame(CONTROL, 30))
+    world.run(cleared_s + 5.0)
+    assert [number for _, number in arrived] == list(range(31))
+    assert arrived[-1][0] < cleared_s + 0.2
 
 
 def test_a_run_goes_on_through_the_real_codec() -> None:

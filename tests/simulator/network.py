@@ -53,6 +53,8 @@ class Connection:
     stalled: dict[str, list[tuple[str, Any]]] = field(default_factory=dict)
     queues: dict[tuple[str, str], deque[tuple[str, Frame]]] = field(default_factory=dict)
     """By sender and bulk stream: what is on its way, in the order in which it was sent and will arrive."""
+    clogged: dict[str, deque[tuple[Any, float]]] = field(default_factory=dict)
+    """By sender: control messages that wait for a clogged way, in order, each with when the one before arrives."""
     sent: dict[tuple[str, str], int] = field(default_factory=dict)
     arrived: dict[tuple[str, str], int] = field(default_factory=dict)
     """Frames by sender and bulk stream: what the kernels of both ends know."""
@@ -197,7 +199,15 @@ class Network:
         self.clogs[source, destination] = message_s
 
     def unclog(self, source: str, destination: str) -> None:
-        self.clogs.pop((source, destination), None)
+        """The control messages that wait in the queue follow each other at once: they are small."""
+        if self.clogs.pop((source, destination), None) is None:
+            return
+        for connection in list(self.connections.values()):
+            waiting = connection.clogged.pop(source, None) if set(connection.ends) == {source, destination} else None
+            if waiting:
+                connection.free_at_s[source, CONTROL] = waiting[0][1]
+                for message, _ in waiting:
+                    self._carry(connection, source, CONTROL, message)
 
     def tear(self, source: str, destination: str) -> None:
         """The link ends in the middle of the next chunk or block on this way."""
@@ -219,7 +229,8 @@ class Network:
 
     def calm(self) -> None:
         """No link is cut, clogged or out of order any more."""
-        self.clogs.clear()
+        for way in sorted(self.clogs):
+            self.unclog(*way)
         self.shuffles.clear()
         self.drags.clear()
         self.tears.clear()
@@ -271,8 +282,20 @@ class Network:
         if way in self.shuffles and message.source != source:
             arrives_s += self.shuffles[way] * 2 * (self._random() * JITTER)
         else:
+            before_s = connection.free_at_s.get((source, kind), 0.0)
             connection.free_at_s[source, kind] = arrives_s
+            if way in self.clogs:
+                connection.clogged.setdefault(source, deque()).append((message, before_s))
+                self._schedule(arrives_s - now_s, partial(self._next_passes, connection, way, message))
+                return
         self._schedule(arrives_s - now_s, partial(self._arrive, connection, way, kind, message))
+
+    def _next_passes(self, connection: Connection, way: tuple[str, str], message: Any) -> None:
+        """The next one of a clogged way, unless they have all gone on since."""
+        waiting = connection.clogged.get(way[0])
+        if waiting and waiting[0][0] is message:
+            waiting.popleft()
+            self._arrive(connection, way, CONTROL, message)
 
     def _in_parts(self, connection: Connection, way: tuple[str, str], kind: str, arrives_s: float) -> float:
         """The first bytes arrive now; the last ones when this says, unless the link ends before."""
