@@ -353,6 +353,14 @@ def test_the_optimal_interval_is_that_of_the_equation() -> None:
 # ---- random trouble
 
 
+def test_what_slow_links_carry_is_what_the_workers_say_of_a_round() -> None:
+    """Seed 500720, 4 sites: the last scheduler knew of no size of a round, and waited for no joiner."""
+    world = build(500720, 4)
+    carried = world.network.chunk_bytes * world.chunk_count
+    assert world.network.rates and world.settings.keep != CheckpointSettings()
+    assert {node.contribution_bytes for node in world.nodes.values()} == {carried}
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_invariants_hold_under_random_trouble_with_memory_checkpoints_and_checkpoints(seed: int) -> None:
     world = build(1000 + seed, 2 + seed % 5)

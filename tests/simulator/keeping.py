@@ -29,7 +29,8 @@ Snapshot = tuple[int, str]
 
 def keep_at_random(world: World, rng: random.Random) -> None:
     """All sites keep mirrors, checkpoints, both or neither; copies are fast or slow, disks too; contributions small, or
-    so large that few results fit into the memory for them. To be called before the sites start."""
+    so large that few results fit into the memory for them; where slow links carry them, as large as they are: by the
+    bytes that workers say the run waits for who joins over one (spec 8.13). To be called before the sites start."""
     keep = CheckpointSettings(
         memory_checkpoint_every_rounds=rng.choice((0, 1, 2, 7)),
         checkpoint=rng.choice(("off", "auto", "auto", "fixed")),
@@ -42,7 +43,9 @@ def keep_at_random(world: World, rng: random.Random) -> None:
     for node in world.nodes.values():
         node.keeper.copy_range_s = copy_range_s
         node.keeper.disk_range_s = disk_range_s
-        node.contribution_bytes = rng.choice((0, RESULTS_BYTES_MAX // 6))
+        said = rng.choice((0, RESULTS_BYTES_MAX // 6))
+        if not world.network.chunk_bytes:
+            node.contribution_bytes = said
 
 
 class Keeper:
