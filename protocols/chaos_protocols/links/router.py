@@ -52,6 +52,9 @@ class Router:
         self._naming = naming
         self._speaks = speaks
         self._guard = ReplayGuard()
+        """Of what others hand on."""
+        self._near = ReplayGuard()
+        """Of what sites say over their own links."""
         self._sequence = 0
 
     def send(
@@ -100,6 +103,7 @@ class Router:
     def forget(self, site: SiteId) -> None:
         """What was heard from this site was not its word: neither its reports nor its numbers count."""
         self._guard.forget(site)
+        self._near.forget(site)
         self.overlay.forget(site)
 
     def receive(
@@ -118,9 +122,17 @@ class Router:
         if envelope.destination == self.site:
             if isinstance(envelope.message, Unreadable):
                 return None, self._left_unread(neighbour, envelope, envelope.message)
-            insider = roster.record(envelope.source) is not None
-            return (envelope if self._guard.is_new(envelope, insider=insider) else None), []
+            return (envelope if self._is_new(neighbour, envelope, roster) else None), []
         return None, self._pass_on(neighbour, envelope, roster, own_up)
+
+    def _is_new(self, neighbour: SiteId, envelope: Envelope, roster: Roster) -> bool:
+        """What a site says over its own link was not said in another run, and nobody else could say it: what others
+        have handed on in its name, with whatever numbers, shuts that out never. The other way round it does."""
+        source, insider = envelope.source, roster.record(envelope.source) is not None
+        if source == neighbour:
+            return self._near.is_new(envelope, insider=insider)
+        begun = self._near.incarnation.get(source, 0)
+        return envelope.incarnation >= begun and self._guard.is_new(envelope, insider=insider)
 
     def _receive_flooded(
         self, neighbour: SiteId, envelope: Envelope, own_up: tuple[SiteId, ...]

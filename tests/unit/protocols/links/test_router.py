@@ -142,6 +142,20 @@ def test_what_is_older_than_the_window_is_taken_for_a_replay() -> None:
     assert guard.is_new(envelope(A, B, sequence=REPLAY_WINDOW + 1))
 
 
+def test_what_others_hand_on_in_a_neighbours_name_never_shuts_out_what_it_says_over_its_own_link() -> None:
+    """A member that is in two runs brings what the neighbour said in the other one, with a number that it never reaches
+    here; nor does a word of a former start come after one of this."""
+    one = router(B)
+    first, second = envelope(A, B, sequence=1, incarnation=3), envelope(A, B, sequence=2, incarnation=3)
+    assert receive(one, A, first, (A, C)) == (first, [])
+    receive(one, C, envelope(A, B, sequence=9, incarnation=1 << 40), (A, C))
+    assert receive(one, A, second, (A, C)) == (second, [])
+    assert receive(one, A, second, (A, C)) == (None, [])
+    one.forget(A)
+    assert receive(one, A, first, (A, C)) == (first, [])
+    assert receive(one, C, envelope(A, B, sequence=3, incarnation=2), (A, C)) == (None, [])
+
+
 def test_the_guard_remembers_a_bounded_number_of_messages_and_sources() -> None:
     guard = ReplayGuard()
     for sequence in range(1, 5 * REPLAY_WINDOW):
