@@ -340,7 +340,7 @@ LATEST = (
         test="test_belief:test_whom_a_site_follows_it_goes_on_believing_before_the_roster_with_him_has_come",
     ),
     Undone(
-        row=101,
+        row=98,
         patches=(
             Patch(
                 "chaos_protocols.links.router:Router._is_new", "return self._near.is_new", "return self._guard.is_new"
