@@ -14,6 +14,7 @@ from chaos_protocols.names import SiteId, short
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.restore_offers import Age, RestoreOffers
+from chaos_protocols.wire.plans import CheckpointFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +39,18 @@ class AwaitedSites:
         """Those that may have a newer state than `best` (None: any). `here`: sites that have said what they have and
         could bring it; `stood_s`: for how long the run has stood."""
         roster = self._facts.roster
-        found = [self._inside(one, best, now_s, stood_s) for one in roster.sites if not self._offers.has_spoken(one)]
+        found = [self._inside(one, best, now_s, stood_s) for one in roster.sites]
         found += [self._outside(gone, best) for gone in self._departed(best) if gone.site not in here]
         return tuple(one for one in found if one is not None)
 
     def _inside(self, record: SiteRecord, best: Age | None, now_s: float, stood_s: float) -> Awaited | None:
-        """A site of the roster whose worker has not asked. A worker may outlive its daemon, and comes back to it within
-        `restore_wait_s`; where no round was done yet there is nothing that it could bring."""
+        """A site of the roster whose worker has not asked, or whose disk has got a newer checkpoint since it did. A
+        worker may outlive its daemon, and comes back to it within `restore_wait_s`; where no round was done yet there
+        is nothing that it could bring."""
         reports, settings = self._reports, self._facts.settings
         report = self._facts.own_report() if record.site == self._facts.site else reports.of(record)
+        if self._offers.has_spoken(record):
+            return None if report is None else self._unoffered(record, report.checkpoint, best)
         if report is None or not reports.spoke_lately(record, now_s):
             return Awaited(site=record.site, name=record.name, why="it has not reported")
         if report.memory_checkpoint:
@@ -59,6 +63,13 @@ class AwaitedSites:
         if record.state == "member" and stood_s < patience_s:
             return Awaited(site=record.site, name=record.name, why="its worker is away")
         return None
+
+    def _unoffered(self, record: SiteRecord, stored: CheckpointFacts | None, best: Age | None) -> Awaited | None:
+        """A file that became whole after its site had said what it has: what was offered is at most `best`."""
+        if stored is None or (best is not None and (stored.lineage, stored.round) <= best):
+            return None
+        why = f"its disk has round {stored.round} by now, and it has not offered that yet"
+        return Awaited(site=record.site, name=record.name, why=why)
 
     def _departed(self, best: Age | None) -> Iterator[Departure]:
         """Sites that failed with a state that may be newer. Who left took nothing along that anybody waits for; who was

@@ -104,6 +104,17 @@ def test_a_living_worker_with_the_newest_round_comes_before_a_checkpoint_of_it()
     assert "its worker" in records(bench.out, "restore-point")[-1].reason
 
 
+def test_a_checkpoint_that_is_whole_since_its_site_was_heard_is_waited_for() -> None:
+    bench = without_state(B, C)
+    asks(bench, C)
+    asks(bench, B, checkpoint=disk(LATEST - 3))
+    bench.hear(C, msgspec.structs.replace(report(bench, active=False), checkpoint=disk(LATEST - 1)))
+    hello(bench)
+    assert adopted(bench) is None, "C has a newer one, and has not offered it yet"
+    asks(bench, C, checkpoint=disk(LATEST - 1))
+    assert adopted(bench) == (C, LATEST - 1)
+
+
 @pytest.mark.parametrize("lineage", [0, -1])
 def test_a_newer_checkpoint_of_the_same_history_comes_before_an_older_worker(lineage: int) -> None:
     bench = without_state(B, C, restore_epoch=1)
