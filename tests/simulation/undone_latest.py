@@ -340,7 +340,7 @@ LATEST = (
         test="test_belief:test_whom_a_site_follows_it_goes_on_believing_before_the_roster_with_him_has_come",
     ),
     Undone(
-        row=99,
+        row=98,
         patches=(
             Patch(
                 "chaos_protocols.links.router:Router._is_new", "return self._near.is_new", "return self._guard.is_new"
@@ -349,6 +349,9 @@ LATEST = (
         test="test_router:test_what_others_hand_on_in_a_neighbours_name_never_shuts_out_what_it_says_over_its_own_link",
     ),
     Undone(
+        row=99,
+        patches=(
+            Patch(
                 "chaos_protocols.scheduler.restore_awaited:AwaitedSites._inside",
                 "None if report is None else self._unoffered(record, report.checkpoint, best)",
                 "None",
