@@ -275,6 +275,11 @@ LATEST = (
         test="test_resolved_away:test_a_state_that_is_being_loaded_is_none_of_the_run_where_an_earlier_round_stands",
     ),
     Undone(
+        row=94,
+        patches=(Patch("chaos_protocols.scheduler.running:RunningNegotiations.may_propose", "not trains or ", ""),),
+        test="test_joins_called_off:test_a_joiner_does_not_wait_behind_a_transfer_when_no_member_trains_any_more",
+    ),
+    Undone(
         row=95,
         patches=(
             Patch(
@@ -319,16 +324,6 @@ LATEST = (
         test="test_belief:test_a_site_that_does_not_lead_names_itself_to_nobody_though_others_still_do",
     ),
     Undone(
-        row=97,
-        patches=(Patch("chaos_protocols.agreement.raft.election:denied", "if not core.proof_needed", "if True"),),
-        test="test_proofs:test_a_leader_whose_voter_has_voted_for_another_is_elected_anew",
-    ),
-    Undone(
-        row=94,
-        patches=(Patch("chaos_protocols.scheduler.running:RunningNegotiations.may_propose", "not trains or ", ""),),
-        test="test_joins_called_off:test_a_joiner_does_not_wait_behind_a_transfer_when_no_member_trains_any_more",
-    ),
-    Undone(
         row=96,
         patches=(
             Patch(
@@ -338,6 +333,11 @@ LATEST = (
             ),
         ),
         test="test_belief:test_whom_a_site_follows_it_goes_on_believing_before_the_roster_with_him_has_come",
+    ),
+    Undone(
+        row=97,
+        patches=(Patch("chaos_protocols.agreement.raft.election:denied", "if not core.proof_needed", "if True"),),
+        test="test_proofs:test_a_leader_whose_voter_has_voted_for_another_is_elected_anew",
     ),
     Undone(
         row=98,
