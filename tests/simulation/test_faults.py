@@ -144,15 +144,20 @@ def test_a_transfer_that_stalls_and_one_that_is_slow_end_too() -> None:
     assert world.run_until(lambda: all_are_members(world), limit_s=60.0), "\n".join(world.story[-30:])
 
 
+def heard(world: World, stream: str) -> list[tuple[float, int]]:
+    """When which frame of this stream arrives, from now on; it goes no further."""
+    arrived: list[tuple[float, int]] = []
+    deliver = world.network._deliver
+    world.network._deliver = lambda *args: (
+        arrived.append((world.now_s, args[3].header)) if getattr(args[3], "stream", "") == stream else deliver(*args)
+    )
+    return arrived
+
+
 def test_a_clogged_link_delays_everything_behind_it_in_order() -> None:
     world = training("ab")
     one, other = world.nodes
-    arrived: list[tuple[float, int]] = []
-    network = world.network
-    deliver, connection = network._deliver, world.nodes[one].connections[other]
-    network._deliver = lambda *args: (
-        arrived.append((world.now_s, args[3].header)) if args[2] == "test" else deliver(*args)
-    )
+    network, connection, arrived = world.network, world.nodes[one].connections[other], heard(world, "test")
     network.clog(one, other, message_s=0.1)
     began_s = world.now_s
     for number in range(5):
@@ -167,12 +172,7 @@ def test_what_waits_for_a_clogged_way_is_there_soon_after_it_was_cleared() -> No
     """And what is sent then comes behind it. The queue lasted for as long again (seed 502497 with five sites)."""
     world = training("ab")
     one, other = world.nodes
-    arrived: list[tuple[float, int]] = []
-    network = world.network
-    deliver, connection = network._deliver, world.nodes[one].connections[other]
-    network._deliver = lambda *args: (
-        arrived.append((world.now_s, args[3].header)) if getattr(args[3], "stream", "") == CONTROL else deliver(*args)
-    )
+    network, connection, arrived = world.network, world.nodes[one].connections[other], heard(world, CONTROL)
     network.clog(one, other, message_s=0.1)
     for number in range(30):
         network.send(connection, one, CONTROL, Frame(CONTROL, number))

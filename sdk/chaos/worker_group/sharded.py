@@ -43,11 +43,15 @@ class ShardedLayer(Layer):
         """The library deals gradients where a backward pass leaves them, so they are taken from there."""
         assert onto is None
         torch.autograd.backward(left, gradient)
-        found = [_piece(self._cut[piece].grad) for piece in self.parameters]
+        found = [self._piece_of(self._cut[piece]) for piece in self.parameters]
         for parameter in self._cut.values():
             parameter.grad = None
         into, entered.grad = entered.grad, None
         return into, found
+
+    def _piece_of(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """This process's piece of the gradient that a backward pass has left."""
+        return _piece(parameter.grad)
 
     def drop(self) -> None:
         if self.held:

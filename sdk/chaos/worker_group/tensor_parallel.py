@@ -47,17 +47,22 @@ class TensorParallelLayer(ShardedLayer):
         gradient: torch.Tensor,
         onto: Sequence[torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor | None, Sequence[torch.Tensor | None]]:
-        assert onto is None
-        torch.autograd.backward(left, gradient)
-        found = [_piece_like(self._cut[piece]) for piece in self.parameters]
-        for parameter in self._cut.values():
-            parameter.grad = None
-        into, entered.grad = entered.grad, None
+        into, found = super().gradients(entered, left, gradient, onto)
         into = into.clone() if isinstance(into, AsyncCollectiveTensor) else into
         if not self._checked:
             self._checked = True
             self._check_alike(into, found)
         return into, found
+
+    def _piece_of(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """Cut as the parameter is."""
+        found = parameter.grad
+        if not isinstance(found, DTensor) or not isinstance(parameter, DTensor):
+            return found
+        if found.placements != parameter.placements:
+            found = found.redistribute(parameter.device_mesh, parameter.placements)
+        local: torch.Tensor = found.to_local()
+        return local.clone() if isinstance(local, AsyncCollectiveTensor) else local
 
     def squares(self, gradient: torch.Tensor) -> float:
         """Those of the pieces, and in the first process of what all have alike: lanes are added up."""
@@ -95,14 +100,3 @@ class TensorParallelLayer(ShardedLayer):
 
 def _is_cut(parameter: torch.Tensor) -> bool:
     return isinstance(parameter, DTensor) and any(isinstance(each, Shard) for each in parameter.placements)
-
-
-def _piece_like(parameter: torch.Tensor) -> torch.Tensor | None:
-    """This process's piece of the gradient, cut as the parameter is."""
-    found = parameter.grad
-    if not isinstance(found, DTensor) or not isinstance(parameter, DTensor):
-        return found
-    if found.placements != parameter.placements:
-        found = found.redistribute(parameter.device_mesh, parameter.placements)
-    local: torch.Tensor = found.to_local()
-    return local.clone() if isinstance(local, AsyncCollectiveTensor) else local

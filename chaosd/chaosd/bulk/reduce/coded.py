@@ -143,7 +143,7 @@ class CodedVector:
     def write_chunk(self, index: int, coded: Bytes, out: Bytes) -> None:
         """One chunk of the vector, of what lies at its place."""
         chunk, place = self.chunks[index], self.places[index]
-        if self._codec is not None and chunk.dtype == "float32":
+        if self._codec is not None and self.codes(index):
             self._codec.decode(coded[place.start : place.stop], out[chunk.start : chunk.stop].view(np.float32))
         else:
             out[chunk.start : chunk.stop] = coded[place.start : place.stop]
