@@ -45,17 +45,16 @@ def main() -> None:
                 if not coordinator.step(samples=len(batch)) or coordinator.capture_exit_event():
                     break
         coordinator.request_node_exit()
-        options.report.write_text(
-            json.dumps(
-                {
-                    "round": coordinator.round,
-                    "digest": coordinator.state_digest(),
-                    "epoch": sampler.epoch,
-                    "counts": counts.tolist(),
-                    "undone": undone(sampler),
-                }
-            )
-        )
+        report = {
+            "round": coordinator.round,
+            "digest": coordinator.state_digest(),
+            "epoch": sampler.epoch,
+            "counts": counts.tolist(),
+            "undone": undone(sampler),
+        }
+        fresh = options.report.with_suffix(".new")
+        fresh.write_text(json.dumps(report), encoding="utf-8")
+        fresh.replace(options.report)
 
 
 def undone(sampler: ElasticSampler) -> list[int]:

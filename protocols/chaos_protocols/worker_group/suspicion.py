@@ -169,8 +169,9 @@ class Suspicion:
 
     def _judge(self, seen: _Seen, now_s: float) -> str:
         work = seen.progress.work
+        stopped = "" if seen.stopped_since_s is None else "its process is stopped, and has done nothing"
         if seen.stopped_since_s is not None and now_s - seen.stopped_since_s > (1 - STILL_SHARE) * self._timeout_s:
-            return f"its process is stopped, and has done nothing for {now_s - seen.since_s:.1f} s"
+            return f"{stopped} for {now_s - seen.since_s:.1f} s"
         if work in UNTIMED:
             return ""
         if work is Work.WAITING:
@@ -181,5 +182,5 @@ class Suspicion:
         still_s = now_s - seen.since_s
         limit_s = self.limit_s(work)
         if still_s > limit_s:
-            return f"no progress in {work.name.lower()} for {still_s:.1f} s (limit {limit_s:.1f} s)"
+            return f"{stopped or f'no progress in {work.name.lower()}'} for {still_s:.1f} s (limit {limit_s:.1f} s)"
         return ""

@@ -78,6 +78,18 @@ def test_a_process_that_the_system_calls_stopped_has_the_failure_timeout_whateve
     assert TIMEOUT_S <= now_s <= TIMEOUT_S + 0.5
 
 
+def test_a_stopped_process_that_is_over_its_limit_is_called_stopped() -> None:
+    """Both limits may end between two readings; the cause is the same."""
+    suspicion = Suspicion(TIMEOUT_S)
+    watch(suspicion, 1.0, 0.0, lambda i: {0: progress(i, Work.BACKWARD)})
+    assert watch(suspicion, 0.8, 1.0, lambda i: {0: progress(100, Work.BACKWARD)}) == []
+    found: list[str] = []
+    for now_s in (1.9, 2.0, 2.1):
+        suspects = suspicion.observe(now_s, {0: progress(100, Work.BACKWARD)}, stopped={0})
+        found += [suspect.reason for suspect in suspects]
+    assert len(found) == 1 and found[0].startswith("its process is stopped, and has done nothing for 1.1 s")
+
+
 def test_a_process_that_was_stopped_for_a_moment_is_left_alone() -> None:
     suspicion = Suspicion(TIMEOUT_S)
     for turn in range(200):
