@@ -2,9 +2,10 @@
 
 Eight real workers under a real `chaosd run`, in four pipelines of two stages, and one that waits; whatever ends is
 started anew and comes back. Drawn from the seed: which of them are killed, stopped for good, stopped for a moment, or
-killed a second time while the others still recover. Ends with status 1, the seed and the folder of its events unless
-every step that was told left the bits of the same training in one process, no step that was told was done again, every
-strike was recovered from, the command ended after Ctrl+C as it says, and nothing is left of it.
+killed a second time while the others still recover; and when all of them stand still for seconds, as on a machine that
+is loaded many times over. Ends with status 1, the seed and the folder of its events unless every step told left
+the bits of the same training in one process, no step that was told was done again, every strike was recovered from, the
+command ended after Ctrl+C as it says, and nothing is left of it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ PACE_S = 0.05
 STEPS = 10**7
 CALM_S = (2.0, 8.0)
 """Between a recovery and the next strike."""
+STARVED_S = (1.5, 4.0)
+"""Longer than the failure timeout."""
 SECOND_S = 0.5
 """A second strike comes so soon at most, in the middle of the recovery from the first one."""
 STALL_S = (0.05, 0.6)
@@ -57,6 +60,7 @@ class Strike(Enum):
     HANG = "stopped for good"
     STALL = "stopped for a moment"
     TWICE = "killed, and another one in the recovery"
+    STARVED = "all of them stopped for seconds"
 
 
 class HeldNotError(Exception):
@@ -203,7 +207,8 @@ class Fire:
                 print(f"{self.strikes.total()} strikes, step {steps}, {left_s:.0f} s left", flush=True)
 
     def _strike(self, strike: Strike, view: GroupView) -> None:
-        victims = self._victims(view, 2 if strike is Strike.TWICE else 1)
+        trains = [each for each in view.workers if each.state == "trains"]
+        victims = trains if strike is Strike.STARVED else self._victims(view, 2 if strike is Strike.TWICE else 1)
         if not victims:
             return  # so few are left just now that a layer would be lost; others are on their way
         self.strikes[strike] += 1
@@ -221,6 +226,11 @@ class Fire:
                 _signal(victims[0], signal.SIGKILL)
                 time.sleep(self.draw.uniform(0.0, SECOND_S))
                 _signal(victims[1], signal.SIGKILL)
+            case Strike.STARVED:
+                for number, seconds in ((signal.SIGSTOP, self.draw.uniform(*STARVED_S)), (signal.SIGCONT, 0.0)):
+                    for each in victims:
+                        _signal(each, number)
+                    time.sleep(seconds)
 
     def _victims(self, view: GroupView, count: int) -> list[WorkerView]:
         """Workers without which each layer still has a holder. None where that cannot be."""

@@ -48,10 +48,11 @@ class WorkerGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSuspected:
-    """A worker stands still (`suspicion`)."""
+    """A worker stands still (`suspicion`), for `over_s` longer than it may; told again while it does."""
 
     worker: int
     reason: str
+    over_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

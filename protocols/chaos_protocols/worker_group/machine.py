@@ -19,6 +19,7 @@ from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.settings import BROKEN_MAX, GroupSettings
 from chaos_protocols.worker_group.steps import CountedSteps
 from chaos_protocols.worker_group.stopping import Stopping
+from chaos_protocols.worker_group.suspects import Suspects
 from chaos_protocols.worker_group.tags import Step, StepTag, TornStep
 from chaos_protocols.worker_group.told import ToBeDone
 
@@ -43,8 +44,7 @@ class WorkerGroupMachine(ToBeDone):
         self._ordered: frozenset[int] = frozenset()
         self._ready: set[int] = set()
         self._stopping: Stopping | None = None
-        self._broken = 0
-        self._waits_for = ""
+        self._broken, self._waits_for, self._suspects = 0, "", Suspects(self)
         self.member: RunMember | None = None
         """Of a run of institutions, if the script wants that."""
 
@@ -80,8 +80,8 @@ class WorkerGroupMachine(ToBeDone):
                     self._said(worker, message)
                 case ev.WorkerGone(worker=worker, reason=reason):
                     self._gone(worker, reason)
-                case ev.WorkerSuspected(worker=worker, reason=reason):
-                    self._kill(worker, reason)
+                case ev.WorkerSuspected(worker=worker, reason=reason, over_s=over_s):
+                    self._stands_still(worker, reason, over_s)
                 case ev.PlanMade() | ev.NoPlanMade() | ev.PlanPrepared():
                     self._planner_said(event)
                 case ev.GroupTimerFired(timer=timer):
@@ -102,6 +102,7 @@ class WorkerGroupMachine(ToBeDone):
             return
         if worker not in self._crew.present:
             return
+        self._suspects.spoke(worker)
         match message:
             case msg.PlanReady(generation=generation) if generation == self.generation:
                 self._is_ready(worker)
@@ -142,6 +143,7 @@ class WorkerGroupMachine(ToBeDone):
             self._want_more()
 
     def _gone(self, worker: int, reason: str) -> None:
+        self._suspects.went(worker)
         if not self._crew.went(worker):
             self._end_if_done()
             return
@@ -170,10 +172,11 @@ class WorkerGroupMachine(ToBeDone):
         else:
             self._end_if_nobody_comes()
 
-    def _kill(self, worker: int, reason: str) -> None:
+    def _stands_still(self, worker: int, reason: str, over_s: float) -> None:
         if worker in self._crew.present:
-            self.note("worker-suspected", reason, worker=worker)
-            self.do(ev.KillWorker(worker=worker, reason=reason))
+            elsewhere = self.member is not None and self.member.elsewhere
+            holding = None if elsewhere else self._in_force
+            self._suspects.judge(worker, reason, over_s, holding, self._crew.present | self._crew.done)
 
     # ---- plans
 
@@ -191,8 +194,7 @@ class WorkerGroupMachine(ToBeDone):
                 member.state_lost(Kept.NOTHING)
         elif member is not None and part and not member.settles:
             member.state_lost(Kept.PART)
-        held = self.present if self._in_force is None else self._in_force.workers
-        idle = self._crew.offered(held)
+        idle = self._crew.offered(self.present if self._in_force is None else self._in_force.workers)
         self.do(ev.AskPlanner(asked=self._asked, lost=frozenset(self._lost), idle=idle, afresh=afresh, part=part))
 
     def _planner_said(self, said: ev.PlannerSaid) -> None:
@@ -230,7 +232,7 @@ class WorkerGroupMachine(ToBeDone):
     def _is_ready(self, worker: int) -> None:
         if self.phase is GroupPhase.BUILDING:
             self._ready |= {worker} & self._ordered
-        if self.phase is not GroupPhase.BUILDING or self._ready != self._ordered:
+        if self.phase is not GroupPhase.BUILDING or self._ready - self._suspects.killed != self._ordered:
             return
         self._change(GroupChange.READY)
         self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=None))
@@ -320,7 +322,7 @@ class WorkerGroupMachine(ToBeDone):
 
     def _stop_all(self, reason: str) -> None:
         asked = self._ordered & self._crew.present
-        self._stopping = Stopping(self.generation, asked)
+        self._stopping = Stopping(self.generation, asked, due_s=self._now_s + self._settings.stop_timeout_s)
         if self.member is not None:
             self.member.interrupted()
         self.note("stop", reason, generation=self.generation, step=self.step)
@@ -364,8 +366,11 @@ class WorkerGroupMachine(ToBeDone):
     def _fired(self, timer: ev.GroupTimer) -> None:
         if timer is ev.GroupTimer.STOP and self._stopping is not None:
             self._change(GroupChange.OVERDUE)
+            within_s = self._settings.stop_timeout_s
             for worker in sorted(self._stopping.missing):
-                self._kill(worker, f"it has not stopped within {self._settings.stop_timeout_s:g} s")
+                reason, over_s = f"it has not stopped within {within_s:g} s", self._now_s - self._stopping.due_s
+                self._stands_still(worker, reason, over_s)
+            self.do(ev.SetGroupTimer(timer=timer, after_s=within_s))
         elif timer is ev.GroupTimer.LEAVE:
             self.end("")
         elif timer is ev.GroupTimer.BROKEN and self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):

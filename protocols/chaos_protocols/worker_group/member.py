@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TypeAlias
 
 from chaos_protocols.changes import next_state
 from chaos_protocols.wire import worker as wire
@@ -30,7 +29,16 @@ from chaos_protocols.worker_group.events import (
     TellDigests,
     TellRun,
 )
-from chaos_protocols.worker_group.member_phases import MEMBER_TABLE, STILL, Kept, MemberChange, MemberPhase, Standing
+from chaos_protocols.worker_group.member_phases import (
+    MEMBER_TABLE,
+    STILL,
+    Kept,
+    Lasting,
+    MemberChange,
+    MemberPhase,
+    Served,
+    Standing,
+)
 from chaos_protocols.worker_group.messages import (
     CommitStep,
     Compute,
@@ -44,21 +52,7 @@ from chaos_protocols.worker_group.messages import (
     WriteState,
 )
 from chaos_protocols.worker_group.port import Group
-
-LEAVE_MAX_S = 30.0
-"""A daemon that has not let this site go by then is not waited for: when the connection ends, its site goes on with
-weight 0 and leaves all the same (spec 14.2)."""
-
-COMPLETE_MAX_S = 5.0
-"""The same where no worker is left to apply what the run still decides."""
-
-SNAPSHOTS_PENDING_MAX = 16
-
-Lasting: TypeAlias = wire.TakeSnapshot | wire.LoadState | wire.ApplyResult
-"""What all workers have to do something for."""
-
-Served: TypeAlias = Lasting | wire.TrainFrom
-"""What the daemon wants of the state: one after the other, in its order."""
+from chaos_protocols.worker_group.settings import COMPLETE_MAX_S, LEAVE_MAX_S, SNAPSHOTS_PENDING_MAX
 
 
 class RunMember:
@@ -67,12 +61,11 @@ class RunMember:
     def __init__(self, group: Group, hello: GroupHello) -> None:
         assert hello.run is not None
         self._group, self._weight = group, hello.run.weight
-        self._clipped = hello.clip_norm is not None
-        self._all_layers = len(hello.layers)
+        self._clipped, self._all_layers = hello.clip_norm is not None, len(hello.layers)
         self.phase = MemberPhase.OUTSIDE
         self.standing = Standing.DOWN
-        self._joined = False
-        self._found = False
+        self._joined = self._found = False
+        self._sites = 1  # that have the state of the present step, as far as this site was told
         self.kept = Kept.ALL
         """Less, where layers were lost with all of their holders: a state from elsewhere makes this site whole."""
         self.settles = False  # no plan is in force since: whoever holds a part holds it still
@@ -95,6 +88,12 @@ class RunMember:
     def awaits_state(self) -> bool:
         """What the workers hold is not the state: one is taken over (or was when a worker died), or must be."""
         return self.kept is not Kept.ALL or isinstance(self._serving, wire.LoadState)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Other sites have what the workers hold, or will be asked for it: nothing is lost with a worker."""
+        told = self._sites > 1 and self.phase is not MemberPhase.OUTSIDE and not self.paused
+        return told or self.kept is not Kept.ALL
 
     # ---- what the machine tells of its workers
 
@@ -168,6 +167,7 @@ class RunMember:
             case wire.LoadState(round=round):
                 self._serving, self.standing, self.kept = None, Standing.HOLDING, Kept.ALL
                 self._given = self._own = None
+                self._sites = 2  # it lies where it came from
                 self._group.took_state(round)
                 self._change(MemberChange.LOADED)
                 self._group.note("state-loaded", f"the state of round {round} came from other sites", step=round)
@@ -373,6 +373,7 @@ class RunMember:
             digest=order.digest,
         )
         self._serving, self.standing, self._own, self._given = order, Standing.UPDATING, None, None
+        self._sites = order.sites
         self._group.note("round", f"{order.sites} sites", round=order.round, sites=order.sites, weight=order.weight)
         self._group.commit(commit)
 

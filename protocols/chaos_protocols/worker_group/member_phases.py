@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import TypeAlias
+
+from chaos_protocols.wire import worker as wire
+
+Lasting: TypeAlias = wire.TakeSnapshot | wire.LoadState | wire.ApplyResult
+"""What the daemon wants that all workers have to do something for."""
+
+Served: TypeAlias = Lasting | wire.TrainFrom
+"""What the daemon wants of the state: one after the other, in its order."""
 
 
 class MemberPhase(Enum):

@@ -7,6 +7,19 @@ from dataclasses import dataclass
 BROKEN_MAX = 5
 """Generations in a row that broke without a death and without a step done: something between the workers is wrong."""
 
+LAST_HOLDER_S = 300.0
+"""How much longer than others a worker may stand still before it is killed, where nobody else has the state of some of
+its layers: no load starves a process for so long, and a training that hangs for good ends all the same."""
+
+LEAVE_MAX_S = 30.0
+"""A daemon that has not let this site go by then is not waited for: when the connection ends, its site goes on with
+weight 0 and leaves all the same (spec 14.2)."""
+
+COMPLETE_MAX_S = 5.0
+"""The same where no worker is left to apply what the run still decides."""
+
+SNAPSHOTS_PENDING_MAX = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:

@@ -8,10 +8,10 @@ from chaos_protocols.worker_group.tags import Generation, Resume, StepPhase, Ste
 
 
 class Stopping:
-    """Of one generation; `asked`: the workers that were told to stop."""
+    """Of one generation; `asked`: the workers that were told to stop, by `due_s`."""
 
-    def __init__(self, generation: Generation, asked: Set[int]) -> None:
-        self._generation = generation
+    def __init__(self, generation: Generation, asked: Set[int], *, due_s: float = 0.0) -> None:
+        self._generation, self.due_s = generation, due_s
         self._asked = set(asked)
         self._tags: dict[int, StepTag] = {}
         self._again: set[int] = set()

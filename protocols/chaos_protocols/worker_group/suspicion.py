@@ -6,9 +6,9 @@ its word within the limit of that kind of work; one that waits for a peer may wa
 its beat must go on: waiting releases the interpreter's lock, so nothing but a stopped process can starve that thread.
 A process that the system itself calls stopped (SIGSTOP) has the failure timeout, whatever it was at.
 
-Driven by the controller, which reads the words every `READ_INTERVAL_S`, with thousands of workers more rarely, and has
-the suspect killed: what is suspected is made certain. Source: FlashRecovery III-D (hangs); words instead of heartbeats
-are this project's.
+Driven by the controller, which reads the words every `READ_INTERVAL_S`, with thousands of workers more rarely. What is
+suspected is made certain: the suspect is killed, unless it alone has a part of the state (`suspects`). Source:
+FlashRecovery III-D (hangs); words instead of heartbeats are this project's.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ LONGER_THAN_EVER = 4.0
 
 STILL_SHARE = 0.5
 """Of the failure timeout: after so much without a new word the system is asked about a worker's process."""
+
+TELL_AGAIN_S = 5.0
+"""A worker that goes on standing still is named so often."""
 
 WAIT_TOGETHER_LIMIT_S = 60.0
 """All workers waiting for so long without a change: a defect of ours, not of a worker."""
@@ -72,10 +75,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A worker that must be taken for dead, and why."""
+    """A worker that stands still, and why that is thought; `over_s`: how much longer than it may."""
 
     worker: int
     reason: str
+    over_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -84,7 +88,8 @@ class _Seen:
     since_s: float
     beat_since_s: float
     stopped_since_s: float | None = None
-    told: bool = False
+    told_s: float | None = None
+    """When it was named last; None: it has gone on since."""
 
 
 def next_interval_s(reading_s: float) -> float:
@@ -130,10 +135,12 @@ class Suspicion:
             else:
                 seen.stopped_since_s += late_s
             self._note(seen, progress, now_s)
-            reason = self._judge(seen, now_s)
-            if reason and not seen.told:
-                seen.told = True
-                found.append(Suspect(worker=worker, reason=reason))
+            over_s, reason = self._judge(seen, now_s)
+            if not over_s:
+                seen.told_s = None
+            elif seen.told_s is None or now_s - seen.told_s >= TELL_AGAIN_S:
+                seen.told_s = now_s
+                found.append(Suspect(worker=worker, reason=reason, over_s=over_s))
         return found
 
     def still(self, now_s: float) -> list[int]:
@@ -167,20 +174,23 @@ class Suspicion:
             seen.since_s = now_s
         seen.progress = progress
 
-    def _judge(self, seen: _Seen, now_s: float) -> str:
-        work = seen.progress.work
+    def _judge(self, seen: _Seen, now_s: float) -> tuple[float, str]:
+        """By how much it has passed its limit, and what it does; 0: it has not."""
+        work, still_s = seen.progress.work, now_s - seen.since_s
         stopped = "" if seen.stopped_since_s is None else "its process is stopped, and has done nothing"
-        if seen.stopped_since_s is not None and now_s - seen.stopped_since_s > (1 - STILL_SHARE) * self._timeout_s:
-            return f"{stopped} for {now_s - seen.since_s:.1f} s"
+        if seen.stopped_since_s is not None:
+            over_s = now_s - seen.stopped_since_s - (1 - STILL_SHARE) * self._timeout_s
+            if over_s > 0:
+                return over_s, f"{stopped} for {still_s:.1f} s"
         if work in UNTIMED:
-            return ""
+            return 0.0, ""
         if work is Work.WAITING:
             silent_s = now_s - seen.beat_since_s
-            if silent_s > self._timeout_s:
-                return f"it waits, but its process has not run for {silent_s:.1f} s (stopped?)"
-            return ""
-        still_s = now_s - seen.since_s
+            if silent_s <= self._timeout_s:
+                return 0.0, ""
+            return silent_s - self._timeout_s, f"it waits, but its process has not run for {silent_s:.1f} s (stopped?)"
         limit_s = self.limit_s(work)
-        if still_s > limit_s:
-            return f"{stopped or f'no progress in {work.name.lower()}'} for {still_s:.1f} s (limit {limit_s:.1f} s)"
-        return ""
+        if still_s <= limit_s:
+            return 0.0, ""
+        doing = stopped or f"no progress in {work.name.lower()}"
+        return still_s - limit_s, f"{doing} for {still_s:.1f} s (limit {limit_s:.1f} s)"

@@ -19,7 +19,7 @@ from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.phases import GroupPhase
 from chaos_protocols.worker_group.plan import Plan
-from chaos_protocols.worker_group.settings import GroupSettings
+from chaos_protocols.worker_group.settings import LAST_HOLDER_S, GroupSettings
 from chaos_protocols.worker_group.tags import StepPhase, StepTag
 
 LAYERS = 2
@@ -34,6 +34,10 @@ class Worker:
     updates: dict[int, int]
     alive: bool = True
     hanging: bool = False
+    starved: bool = False
+    """It hangs for a while only."""
+    over_s: float = 0.0
+    """For how long it has been hanging when it was suspected last."""
     greeted: bool = False
     order: msg.PlanOrder | None = None
     going: bool = False
@@ -67,18 +71,30 @@ class Worker:
 
 
 class World:
-    """`faults`: how many workers die or hang in all. `copies`: how many holders of a layer keep its optimizer's state;
-    0: all."""
+    """`faults`: how many workers die or hang in all; `loaded`: none dies by itself and none hangs for good, they only
+    get no processor. `copies`: how many holders of a layer keep its optimizer's state; 0: all."""
 
     def __init__(
-        self, seed: int, *, workers: int, spares: int, restarts: int, faults: int, steps: int, copies: int = 0
+        self,
+        seed: int,
+        *,
+        workers: int,
+        spares: int,
+        restarts: int,
+        faults: int,
+        steps: int,
+        copies: int = 0,
+        loaded: bool = False,
     ) -> None:
         self.draw = random.Random(seed)
-        self.copies = copies
+        self.copies, self.loaded = copies, loaded
         self.machine = WorkerGroupMachine(GroupSettings(token=TOKEN, workers=workers, spares=spares, restarts=restarts))
         self.steps, self.faults = steps, faults
         self.workers: dict[int, Worker] = {}
         self.gone: deque[int] = deque()
+        self.doomed: set[int] = set()
+        self.sacrificed = 0
+        """Workers that were killed though nobody else had their layers."""
         self.asked: deque[ev.AskPlanner] = deque()
         self.preparing: deque[frozenset[int]] = deque()
         self.plans: dict[int, frozenset[int]] = {}
@@ -124,7 +140,7 @@ class World:
                 if worker.trains and not worker.holds and worker.phase is StepPhase.COMPUTE:
                     found.append(("compute", number))
             if worker.hanging and worker.alive:
-                found.append(("suspect", number))
+                found += [("suspect", number)] + [("stir", number)] * worker.starved
         return found
 
     # ---- what may happen
@@ -135,8 +151,9 @@ class World:
             return
         self.faults -= 1
         chosen = self.draw.choice(able)
-        if self.draw.random() < 0.25:
-            chosen.hanging = True
+        if self.loaded or self.draw.random() < 0.25:
+            chosen.hanging, chosen.over_s = True, 0.0
+            chosen.starved = self.loaded or self.draw.random() < 0.5
         else:
             for _ in range(self.draw.randrange(len(chosen.outgoing) + 1)):
                 chosen.outgoing.pop()  # not written any more
@@ -153,7 +170,14 @@ class World:
         self.feed(ev.WorkerGone(worker=number, reason="killed"))
 
     def suspect(self, number: int) -> None:
-        self.feed(ev.WorkerSuspected(worker=number, reason="it hangs"))
+        worker = self.workers[number]
+        self.feed(ev.WorkerSuspected(worker=number, reason="it hangs", over_s=worker.over_s))
+        if not worker.starved:
+            worker.over_s += LAST_HOLDER_S / 3
+
+    def stir(self, number: int) -> None:
+        """It gets a processor again."""
+        self.workers[number].hanging = False
 
     def greet(self, number: int) -> None:
         self.workers[number].greeted = True
@@ -271,6 +295,7 @@ class World:
                 case ev.StartWorker(worker=number):
                     self.workers[number] = Worker(number, dict.fromkeys(range(LAYERS), 0))
                 case ev.KillWorker(worker=number):
+                    self.killed(number)
                     if self.workers[number].alive:
                         self.die(self.workers[number])
                 case ev.TellWorker(worker=number, message=message):
@@ -302,6 +327,21 @@ class World:
                     self.ended = failed
                 case _:
                     self.of_the_run(effect)
+
+    def killed(self, number: int) -> None:
+        """Whom the machine has killed had been standing still for long, or others have its layers; of a death that is
+        not told yet it cannot know."""
+        self.doomed.add(number)
+        stay = [w for w in self.kept if self.workers[w].done or w in self.machine.present - self.doomed]
+        others = frozenset().union(*(self.kept[w] for w in stay))
+        lost = self.kept.get(number, frozenset()) - others
+        self.sacrificed += bool(lost)
+        assert not lost or self.replaced or self.workers[number].over_s > LAST_HOLDER_S, "the last holder was killed"
+
+    @property
+    def replaced(self) -> bool:
+        """What no worker has comes from elsewhere."""
+        return False
 
     def ordered(self, generation: int) -> None:
         """A plan was ordered."""

@@ -46,6 +46,8 @@ class RunWorld(World):
         self.contribution = dict.fromkeys(range(LAYERS), -1)
         self.result = 0
         self.rescued = 0
+        self.came = False
+        """The state lies where it was brought from; no result was applied to it since."""
         self.sound: dict[int, bool] = {}
         """Of a generation: whether a worker that comes into its plan gets a state from its peers."""
         super().__init__(seed, **of_the_group)
@@ -92,7 +94,7 @@ class RunWorld(World):
         self.feed(ev.RunSaid(message=message))
 
     def load(self, _: int) -> None:
-        self.loading, self.damaged = self.round, None
+        self.loading, self.damaged, self.came = self.round, None, True
         self.shared = dict.fromkeys(range(LAYERS), self.round)
         self.asked_for.clear()
         self.say(wire.LoadState(round=self.round))
@@ -114,13 +116,13 @@ class RunWorld(World):
         assert self.has is not None
         self.applying = self.result = self.has + 1
         void = self.draw.random() < 0.05
-        self.say(wire.ApplyResult(round=self.applying, sites=2, weight=32.0, void=void))
+        self.say(wire.ApplyResult(round=self.applying, sites=1 + self.others, weight=32.0, void=void))
 
     def bring_part(self, _: int) -> None:
         """A result, for a worker that has a part of a state."""
         assert self.damaged is not None
         self.applying = self.result = self.damaged + 1
-        self.say(wire.ApplyResult(round=self.applying, sites=2, weight=32.0))
+        self.say(wire.ApplyResult(round=self.applying, sites=1 + self.others, weight=32.0))
 
     def copy_part(self, _: int) -> None:
         assert self.damaged is not None
@@ -180,7 +182,7 @@ class RunWorld(World):
                 assert round == self.applying
             case wire.ResultApplied(round=round):
                 assert round == self.applying, "each result is applied once, in order"
-                self.applying = None
+                self.applying, self.came = None, False
                 if self.damaged is None:
                     self.has = round
                 else:
@@ -200,6 +202,11 @@ class RunWorld(World):
                 raise AssertionError(message)
 
     # ---- workers
+
+    @property
+    def replaced(self) -> bool:
+        member = self.machine.member
+        return self.others or self.came or (member is not None and member.awaits_state)
 
     def compute(self, number: int) -> None:
         worker = self.workers[number]

@@ -10,6 +10,7 @@ from chaos_protocols.worker_group.suspicion import (
     FIRST_LIMIT_S,
     READ_INTERVAL_MAX_S,
     READ_INTERVAL_S,
+    TELL_AGAIN_S,
     Reading,
     Suspicion,
     Work,
@@ -39,6 +40,19 @@ def test_work_may_take_four_times_as_long_as_the_longest_of_its_kind() -> None:
     assert watch(suspicion, 1.5, 2.0, lambda i: {0: progress(9, Work.FORWARD)}) == []
     found = watch(suspicion, 2.0, 3.5, lambda i: {0: progress(9, Work.FORWARD)})
     assert len(found) == 1 and "no progress in forward" in found[0], "told once"
+
+
+def test_who_goes_on_standing_still_is_named_again_with_the_time_and_who_has_moved_is_named_anew() -> None:
+    suspicion, found, now_s = Suspicion(TIMEOUT_S), [], 0.0
+    for index in range(500):
+        now_s += READ_INTERVAL_S
+        beat = 1 if index < 350 else index if index < 400 else 400
+        found += [(now_s, s.over_s) for s in suspicion.observe(now_s, {0: progress(1, Work.WAITING, beat=beat)})]
+    first_s = TIMEOUT_S + 2 * READ_INTERVAL_S
+    again_s = [first_s, first_s + TELL_AGAIN_S, first_s + 2 * TELL_AGAIN_S, first_s + 3 * TELL_AGAIN_S]
+    assert [at_s for at_s, _ in found[:4]] == pytest.approx(again_s, abs=2 * READ_INTERVAL_S)
+    assert [over_s for _, over_s in found[:4]] == pytest.approx([0.05, 5.05, 10.05, 15.05], abs=2 * READ_INTERVAL_S)
+    assert [at_s for at_s, _ in found[4:]] == pytest.approx([400 * READ_INTERVAL_S + TIMEOUT_S], abs=0.2)
 
 
 def test_before_a_first_measurement_and_in_the_scripts_own_code_there_is_time() -> None:
