@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.simulator.faults import all_are_members, begin
+from tests.simulator.network import Connection, Network
 from tests.simulator.node import Node
+from tests.simulator.outbox import AVERAGING, STATES, Frame
 from tests.simulator.world import World
 
 from chaos_protocols.settings import SiteSettings
@@ -77,6 +81,31 @@ def add_slow(world: World, name: str, near: str, rate_bytes_per_s: float) -> Nod
     world.network.rates |= {(one, other): rate_bytes_per_s, (other, one): rate_bytes_per_s}
     begin(node)
     return node
+
+
+def test_chunks_of_rounds_go_before_blocks_of_states_on_a_way_with_a_rate_and_leave_them_a_quarter() -> None:
+    """Seed 901729, 3 sites: blocks of transfers that were given up took a newcomer's link for seconds, the results of
+    the rounds came behind them, too late, and so the state was fetched again, for ever."""
+    world, came = World(5), {AVERAGING: 0, STATES[0]: 0}
+    way = ("01a", "02b")
+
+    def deliver(connection: Connection, site: str, kind: str, frame: Frame) -> None:
+        came[kind] += frame.size_bytes
+
+    network = Network(world.schedule, world, world.rng.random, deliver, lambda *lost: None)
+    network.rates[way] = 1e6
+    connection = network.connect(*way, {})
+    send = partial(network.send, connection, "01a")
+    for _ in range(8):
+        send(STATES[0], Frame(STATES[0], None, "a block", 500_000))
+    world.run(1.0)
+    assert came[STATES[0]] == 500_000
+    for _ in range(20):
+        send(AVERAGING, Frame(AVERAGING, None, "a chunk", 50_000))
+    world.run(world.now_s + 1.4)
+    assert came[AVERAGING] == 1_000_000, "not behind the blocks that wait"
+    world.run(world.now_s + 1.5)
+    assert came[STATES[0]] >= 1_500_000, "all of the way again, and a quarter of it before"
 
 
 def test_a_joiner_whose_link_cannot_follow_the_rounds_is_waited_for_and_all_say_so() -> None:

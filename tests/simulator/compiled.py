@@ -46,6 +46,7 @@ SIMULATOR = (
         "oracles_standing",
         "outbox",
         "piecewise",
+        "pipes",
         "planner",
         "story",
         "strays",

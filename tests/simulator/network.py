@@ -6,7 +6,7 @@ streams: one for control, one for averaging, two for states, each a TCP connecti
 doubled or out of order on one stream of a link that lives; streams overtake each other, and end together. A link may
 end in the middle of a frame (`tear`), or take long between its first and its last byte (`drag`). A way may swallow
 large packets, so that bulk stands still and no new link comes up (`narrow`), or have forgotten one stream of a link
-that otherwise lives (`forget`). What TCP does not
+that otherwise lives (`forget`). A way with a rate carries averaging first (`pipes`). What TCP does not
 exclude, and what is simulated: words that went through other sites overtake each other on their different ways
 (`reorder`), a link takes its bytes slowly (`clog`), a word is delivered once more, also over another way or to a later
 life of its reader (`World.replay`, `World.repeat`).
@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from chaos_protocols.wire.control import decode_envelope, encode_envelope
 from tests.simulator.outbox import Frame, encoded
+from tests.simulator.pipes import Pipes, Waiting
 
 CONTROL = "control"
 ARRIVAL = "arrival"
@@ -90,7 +91,7 @@ class Network:
         """Ways with a rate, in bytes a second; the others are as fast as one likes."""
         self.chunk_bytes = 0
         """Of a part of a round."""
-        self._busy_until_s: dict[tuple[str, str], float] = {}
+        self._pipes = Pipes(schedule, self._rate_of, self._carried, self._is_over)
         self.clogs: dict[tuple[str, str], float] = {}
         self.shuffles: dict[tuple[str, str], float] = {}
         self.drags: dict[tuple[str, str], float] = {}
@@ -177,15 +178,6 @@ class Network:
         """What a probe of the link finds."""
         return min(self.rates.get(way, RATE_BYTES_PER_S) for way in ((one, other), (other, one)))
 
-    def _carried_s(self, way: tuple[str, str], message: Any, arrives_s: float) -> float:
-        """When the last byte is there, where the way has a rate: all streams share it."""
-        rate = self.rates.get(way)
-        if rate is None or message.payload is None:
-            return arrives_s
-        start_s = max(self._clock.now_s, self._busy_until_s.get(way, 0.0))
-        self._busy_until_s[way] = start_s + (message.size_bytes or self.chunk_bytes) / rate
-        return max(arrives_s, self._busy_until_s[way])
-
     def forget(self, connection: Connection, source: str, kind: str) -> None:
         """A middlebox has lost one connection of the link: what `source` sends on this stream arrives no more."""
         connection.forgotten.add((source, kind))
@@ -270,14 +262,11 @@ class Network:
         if way in self.clogs:
             arrives_s += self.clogs[way]
         if kind != CONTROL:
-            arrives_s = self._carried_s(way, message, arrives_s)
-            queue = connection.queues.setdefault((source, kind), deque())
-            if message.payload is not None and (way in self.tears or way in self.drags):
-                queue.append((BEGINS, message))
-                arrives_s = self._in_parts(connection, way, kind, arrives_s)
-            queue.append((kind, message))
-            connection.free_at_s[source, kind] = arrives_s
-            self._schedule(arrives_s - now_s, partial(self._next_arrives, connection, way, kind))
+            if way in self.rates or self._pipes.is_busy(way):
+                size_bytes = 0 if message.payload is None else message.size_bytes or self.chunk_bytes
+                self._pipes.put(way, Waiting(connection, kind, message, size_bytes, arrives_s))
+            else:
+                self._under_way(connection, way, kind, message, arrives_s)
             return
         if way in self.shuffles and message.source != source:
             arrives_s += self.shuffles[way] * 2 * (self._random() * JITTER)
@@ -289,6 +278,32 @@ class Network:
                 self._schedule(arrives_s - now_s, partial(self._next_passes, connection, way, message))
                 return
         self._schedule(arrives_s - now_s, partial(self._arrive, connection, way, kind, message))
+
+    def _rate_of(self, way: tuple[str, str]) -> float | None:
+        return self.rates.get(way)
+
+    def _is_over(self, way: tuple[str, str], connection: Connection) -> bool:
+        return connection.number not in self.connections or not connection.alive[way[1]]
+
+    def _carried(self, way: tuple[str, str], waiting: Waiting) -> None:
+        """The last byte of a frame has left a way with a rate."""
+        connection, kind = waiting.connection, waiting.kind
+        before_s = connection.free_at_s.get((way[0], kind), 0.0)
+        arrives_s = max(waiting.arrives_s, self._clock.now_s, before_s)
+        self._under_way(connection, way, kind, waiting.message, arrives_s)
+
+    def _under_way(
+        self, connection: Connection, way: tuple[str, str], kind: str, message: Frame, arrives_s: float
+    ) -> None:
+        """A frame of a bulk stream will arrive then, after those before it."""
+        source = way[0]
+        queue = connection.queues.setdefault((source, kind), deque())
+        if message.payload is not None and (way in self.tears or way in self.drags):
+            queue.append((BEGINS, message))
+            arrives_s = self._in_parts(connection, way, kind, arrives_s)
+        queue.append((kind, message))
+        connection.free_at_s[source, kind] = arrives_s
+        self._schedule(arrives_s - self._clock.now_s, partial(self._next_arrives, connection, way, kind))
 
     def _next_passes(self, connection: Connection, way: tuple[str, str], message: Any) -> None:
         """The next one of a clogged way, unless they have all gone on since."""

@@ -9,7 +9,6 @@ OPEN: Mapping[tuple[int, int], int] = {
     (1267, 3): 8,
     (1381, 3): 10,
     (901052, 4): 10,
-    (901729, 3): 8,
     (902439, 5): 8,
 }
 """Seed and sites to the invariant that is known to break."""
