@@ -359,4 +359,15 @@ LATEST = (
         ),
         test="test_restore_point:test_a_checkpoint_that_is_whole_since_its_site_was_heard_is_waited_for",
     ),
+    Undone(
+        row=102,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.waits:WaitsWatch._note_waits",
+                "self._reports.of_leavers(counting)",
+                "dict[SiteId, SiteStatus]()",
+            ),
+        ),
+        test="test_waits:test_a_leaver_is_waited_for_in_its_last_round_though_it_is_out_of_the_roster",
+    ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from chaos_protocols.agreement.roster import SiteRecord
 from chaos_protocols.names import SiteId
@@ -74,6 +74,16 @@ class Reports:
             report = self.of(record) if record.state == "member" else None
             if report is not None:
                 found[record.site] = report
+        return found
+
+    def of_leavers(self, counting: Iterable[SiteId]) -> dict[SiteId, SiteStatus]:
+        """Of those of these sites that have left the roster, and have their last rounds yet to do."""
+        roster, found = self._facts.roster, {}
+        for site in counting:
+            if roster.record(site) is None:
+                report, _ = self._newest.get(site, (None, 0.0))
+                if report is not None and roster.departure(site, report.incarnation) is not None:
+                    found[site] = report
         return found
 
     def banned(self) -> frozenset[SiteId]:

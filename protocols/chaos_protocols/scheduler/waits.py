@@ -134,13 +134,16 @@ class WaitsWatch:
         view = self._facts.roster.view_of(newest.round)
         counting = view.members if view is not None else ()  # who was promoted since counts from a later round on
         missing = [site for site, report in reports.items() if site in counting and _is_missing(report, newest)]
+        leavers = self._reports.of_leavers(counting)
+        missing += [site for site, report in leavers.items() if _is_missing(report, newest, leaves=True)]
         self._since = {site: self._since.get(site, now_s) for site in missing}
         return newest
 
 
-def _is_missing(report: SiteStatus, tag: Tag) -> bool:
-    """Its worker trains, and its part is not there. A site of an older release does not say which round it has open."""
-    if not report.active or report.open is None or report.done_round >= tag.round:
+def _is_missing(report: SiteStatus, tag: Tag, *, leaves: bool = False) -> bool:
+    """Its worker trains, and its part is not there. A site of an older release does not say which round it has open.
+    `leaves`: it does not say that it trains any more; without a worker that does it would have given weight 0."""
+    if not (report.active or leaves) or report.open is None or report.done_round >= tag.round:
         return False
     return not (report.open == tag and report.gave)
 

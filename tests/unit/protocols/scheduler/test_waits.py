@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, moving, roster_of, sent
 
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.scheduler.pace import ROUNDS_TIMED_MIN, Pace
 from chaos_protocols.scheduler.waits import BEHIND, UNHEARD
 from chaos_protocols.wire.control import RoundWaits, SiteStatus
@@ -112,6 +113,22 @@ def test_a_member_that_counts_from_a_later_round_on_is_not_waited_for() -> None:
     assert not told(bench, SETTINGS.straggler_min_s + 2.0, c=report(gave=True), **gave)
     found = told(bench, SETTINGS.waits_told_s + 1.0, c=report(gave=False), **gave)
     assert [one.site for one in found[-1][1].waits] == [C]
+
+
+def test_a_leaver_is_waited_for_in_its_last_round_though_it_is_out_of_the_roster() -> None:
+    """Its script hung in that round; nobody was told why training stood (seed 902439 of the simulator)."""
+    bench = scheduler(A, B, C)
+    roster = bench.machine.roster
+    left = Departure(site=C, incarnation=1, last_round=1, cause="left", reason="its user")
+    after = msgspec.structs.replace(roster.views[0], first_round=2, members=(A, B))
+    sites = tuple(record for record in roster.sites if record.site != C)
+    views = (roster.views[0], after)
+    bench.machine.replica.install(msgspec.structs.replace(roster, sites=sites, views=views, departed=(left,)))
+    gave = report(gave=True, active=False)
+    assert not told(bench, SETTINGS.waits_told_s + 1.0, b=report(gave=True), c=gave)
+    found = told(bench, SETTINGS.waits_told_s + 1.0, b=report(gave=True), c=report(gave=False, active=False))
+    assert [one.site for one in found[-1][1].waits] == [C]
+    assert {site for site, _ in found} == {B}, "the leaver is not held to a limit: its leave has one"
 
 
 def test_nobody_is_waited_for_while_all_compute_unless_that_takes_far_too_long() -> None:
