@@ -370,4 +370,15 @@ LATEST = (
         ),
         test="test_waits:test_a_leaver_is_waited_for_in_its_last_round_though_it_is_out_of_the_roster",
     ),
+    Undone(
+        row=103,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.reports:Reports.newest_round",
+                "max(own.known_round, ",
+                "max(",
+            ),
+        ),
+        test="test_operator:test_what_the_scheduler_did_since_its_own_last_beat_may_have_gone_with_a_failed_site_too",
+    ),
 )

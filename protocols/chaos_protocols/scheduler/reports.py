@@ -130,9 +130,10 @@ class Reports:
         return self.newest_round() if self.lived_through() else ROUNDS_MAX
 
     def newest_round(self) -> int:
-        """The newest round that a member knows to have been done."""
-        known = (report.known_round for report in self.of_members().values())
-        return max(self._facts.roster.resolved_round, *known)
+        """The newest round that a member knows to have been done. This site knows it as of now: what it reported at its
+        last beat may have been outrun since."""
+        own, known = self._facts.own_report(), (report.known_round for report in self.of_members().values())
+        return max(own.known_round, self._facts.roster.resolved_round, *known)
 
     def done_rounds(self) -> dict[SiteId, int]:
         """Until which round every site that has reported is, and this one."""

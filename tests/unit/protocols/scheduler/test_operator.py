@@ -316,3 +316,18 @@ def test_a_state_in_a_daemons_memory_is_waited_for() -> None:
     assert "its daemon has a state" in waits(bench, B, C, seconds=13.0)
     bench.handle(events.WorkerLost(reason="killed"))
     assert adopted(bench) is None
+
+
+def test_what_the_scheduler_did_since_its_own_last_beat_may_have_gone_with_a_failed_site_too() -> None:
+    """Its own report of that beat counted: a round less, and a void state of the same number came before the one that
+    the failed site still had (seed 901052 of the simulator)."""
+    roster = roster_of(A, B, C, restore_epoch=3, links=(link(A, B), link(A, C)))
+    bench = leader_of(roster=msgspec.structs.replace(roster, **spoken(roster)))
+    bench.machine.rounds.known_round = LATEST - 1
+    alive(bench, B, C, seconds=1.0)
+    told, _ = bench.machine.scheduler.term.reports.newest[A]
+    assert told.known_round == LATEST - 1
+    bench.machine.rounds.known_round = LATEST
+    lose(bench, C)
+    (gone,) = bench.machine.roster.departed
+    assert gone.newest_round == LATEST
