@@ -82,8 +82,8 @@ class MemoryCheckpoint:
         self._due = None
         self._discarded = self._copying is not None
 
-    def worker_lost(self) -> None:
-        """Nobody will take the snapshot that was asked for."""
+    def state_lost(self) -> None:
+        """The worker is gone, or cannot catch up: it takes no snapshot, or one whose later results nobody keeps."""
         self._due = None
 
     def snapshot_taken(self, round_number: int) -> None:

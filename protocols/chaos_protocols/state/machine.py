@@ -196,6 +196,7 @@ class WorkerState:
         """The worker cannot catch up by results alone."""
         self._outbox.record("scale-out", self._outbox.facts.name, reason, "", None, "the state is fetched again")
         self.source.state_lost()
+        self.memory.state_lost()
         self.fetch.cancel()
         self.restore.abandon()
 
@@ -217,7 +218,7 @@ class WorkerState:
     def worker_lost(self, reason: str) -> None:
         """Its session is over."""
         self.fetch.cancel()
-        self.memory.worker_lost()
+        self.memory.state_lost()
         self.restore.worker_lost(reason)
         self.source.release()
         self._outbox.emit(self._rounds.worker_lost())
