@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from tests.simulator import guests
 from tests.simulator.lies import LIE, MADE_UP
+from tests.simulator.oracles_boundary import NEGOTIATIONS
 from tests.simulator.violation import Violation
 from tests.simulator.world import World
 
 from chaos_protocols import events
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.control import Envelope, Goodbye
+from chaos_protocols.wire.control import Envelope, Goodbye, LinkStateAdvertisement
 from chaos_protocols.wire.versions import NEWEST
 
 WORD = SimpleNamespace(envelope=SimpleNamespace(event_id=LIE, source="00guest", message=object()))
@@ -55,6 +56,28 @@ def test_a_word_that_changes_something_is_seen_beside_that(left: int) -> None:
     site: Any = _Site(left, harm=1)
     with pytest.raises(Violation, match="invariant 11"):
         guests.hear(site, WORD)
+
+
+@pytest.mark.parametrize("way_is_left", [False, True])
+def test_a_joiner_to_whom_the_only_way_was_a_guests_own_link_is_lost_with_that(
+    monkeypatch: pytest.MonkeyPatch, way_is_left: bool
+) -> None:
+    """Seed 930433, 3 sites: what was negotiated with it ended, as the guest said that its link to it is down."""
+    site: Any = _Site(0, harm=1)
+    joiner, roster = SiteId("02b"), SimpleNamespace(record=lambda _: None)
+    ways = lambda: {joiner} if way_is_left or not site.harmed else set()  # noqa: E731
+    running = {"join": SimpleNamespace(joiner=joiner), "leave": SimpleNamespace()}
+    site.machine = SimpleNamespace(reachable=ways, roster=roster, scheduler=SimpleNamespace(negotiations=running))
+    nothing = (None,) * NEGOTIATIONS
+    names = lambda: tuple((one, "") for one in running if one != "join" or not site.harmed)  # noqa: E731
+    monkeypatch.setattr(guests, "believed", lambda *_: (*nothing, names(), None))
+    down = LinkStateAdvertisement(neighbour=joiner, incarnation=1, up=False, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
+    word = SimpleNamespace(envelope=SimpleNamespace(event_id=LIE, source="00guest", message=down))
+    if way_is_left:
+        with pytest.raises(Violation, match="invariant 11"):
+            guests.hear(site, word)
+    else:
+        guests.hear(site, word)
 
 
 def test_a_word_that_comes_while_a_site_stands_still_is_judged_when_it_is_read() -> None:

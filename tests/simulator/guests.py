@@ -15,7 +15,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement, RaftEnvelope
 from tests.simulator.lies import BROUGHT, CLAIM, LIE, MADE_UP, Liar
 from tests.simulator.node import Node
-from tests.simulator.oracles_boundary import fingerprint
+from tests.simulator.oracles_boundary import NEGOTIATIONS, fingerprint
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
@@ -93,10 +93,12 @@ def hear(node: Node, event: Any) -> None:
     before = _at_rest(node, guest)
     if before is None:
         return
+    ways = _joiners_in_reach(node) if isinstance(event.envelope.message, LinkStateAdvertisement) else {}
     node.handle(event)
     if generation != node._generation or node.machine is None:
         return
-    after = believed(node, guest)
+    over = {name for name, joiner in ways.items() if joiner not in node.machine.reachable()}
+    before, after = _without(before, over), _without(believed(node, guest), over)
     if after != before:
         changed = [(one, other) for one, other in zip(before, after, strict=True) if one != other]
         node.world.oracles.fail(
@@ -116,6 +118,24 @@ def _knows_better(node: Node, event: Any) -> bool:
         alone = any(one.voters == (event.envelope.source,) for _, one in core.log.in_force(core.commit_index))
         return bool(core.proof_needed) and not alone
     return machine.membership.in_roster and machine.scheduler_site() not in (None, event.envelope.source)
+
+
+def _joiners_in_reach(node: Node) -> dict[str, SiteId]:
+    """By negotiation, who would join. The only way there may lead over a link of the guest's own, which is the guest's
+    to give and to take: that what went this way ends, when it says that the link is down, is no belief in a lie."""
+    assert node.machine is not None
+    machine = node.machine
+    joining = {name: getattr(one, "joiner", None) for name, one in machine.scheduler.negotiations.items()}
+    there = machine.reachable()
+    return {name: site for name, site in joining.items() if site in there and machine.roster.record(site) is None}
+
+
+def _without(belief: tuple[Any, ...], over: set[str]) -> tuple[Any, ...]:
+    """All but those negotiations."""
+    if not over:
+        return belief
+    left = tuple(one for one in belief[NEGOTIATIONS] if one[0] not in over)
+    return (*belief[:NEGOTIATIONS], left, *belief[NEGOTIATIONS + 1 :])
 
 
 def _at_rest(node: Node, guest: str) -> tuple[Any, ...] | None:

@@ -94,6 +94,10 @@ class ReplayOracle:
             self._fail(6, f"a bulk message of a former epoch changes {node.name}")
 
 
+NEGOTIATIONS = 8
+"""Where they stand in a fingerprint: pairs of a name and a state."""
+
+
 def fingerprint(node: Node) -> tuple[Any, ...]:
     """All that decides what a site does next, save for when it last heard something (old bytes prove a live link)."""
     machine = node.machine
