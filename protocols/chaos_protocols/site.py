@@ -28,6 +28,7 @@ from chaos_protocols.membership.facts import SiteFacts
 from chaos_protocols.membership.leaving import SchedulerRole
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.rounds.notices import RoundCompleted, RoundNotice
+from chaos_protocols.scheduler.failures import connected_sites
 from chaos_protocols.scheduler.machine import SchedulerMachine
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site_parts import SiteParts
@@ -242,8 +243,17 @@ class SiteMachine(SiteParts):
         if not self.network.take_change():
             return
         leader = self.raft.leader
+        if leader is None:
+            self._carry_out(self.raft.reaches(self._reached_as_agreed(), now_s=self.now_s))
         if leader is not None and leader != self.site and leader not in self.reachable():
             self._carry_out(self.raft.leader_lost(now_s=self.now_s))
+
+    def _reached_as_agreed(self) -> set[SiteId]:
+        """Sites that this one, as the scheduler, would call neither lost nor apart from it."""
+        roster = self.roster
+        apart = set(roster.site_ids()) - connected_sites(self)
+        apart.update(far for far in roster.neighbours(self.site) if not self.link_is_up(self.site, far))
+        return set(self.reachable()) - apart
 
     # -- notices of the parts
 

@@ -38,8 +38,8 @@ class _Run:
         self.oracle.copied(older)
         return older
 
-    def commits(self, index: int, *nodes: Any) -> None:
-        entry = LogEntry(index=index, term=1, command=b"", configuration=None)
+    def commits(self, index: int, *nodes: Any, term: int = 1) -> None:
+        entry = LogEntry(index=index, term=term, command=b"", configuration=None)
         for node in nodes:
             node.disk.entries.append(entry)
         first: Any = nodes[0]
@@ -77,6 +77,26 @@ def test_an_entry_that_a_copied_journal_lacks_ends_the_judgement_when_somebody_l
     run.leads(B, term=2)
     with pytest.raises(NotPromised, match="entry 1"):
         run.leads(A, term=3)
+
+
+def test_an_entry_that_an_older_daemon_commits_after_its_copy_has_committed_another_ends_the_judgement() -> None:
+    """Its journal is that of a voter that has promised something else since: no protocol can know that."""
+    run = _Run()
+    older = run.copy(A)
+    run.commits(1, run.nodes[A], run.nodes[B], term=2)
+    run.nodes[C].disk.entries.append(LogEntry(index=1, term=1, command=b"", configuration=None))
+    older.disk.entries.append(run.nodes[C].disk.entries[0])
+    core = run._core(older.disk, term=1)
+    with pytest.raises(NotPromised, match="another entry 1"):
+        run.oracle._committed(run.nodes[C], core, 0, final=True)  # type: ignore[arg-type]
+
+
+def test_two_entries_of_one_index_where_no_machine_was_copied_are_a_violation() -> None:
+    run = _Run()
+    run.commits(1, run.nodes[A], run.nodes[B], term=2)
+    run.nodes[C].disk.entries.append(LogEntry(index=1, term=1, command=b"", configuration=None))
+    with pytest.raises(Violation, match="another entry 1"):
+        run.oracle._committed(run.nodes[C], run._core(run.nodes[C].disk, term=1), 0, final=True)  # type: ignore[arg-type]
 
 
 def test_an_entry_that_no_majority_has_is_not_committed_where_no_machine_was_copied() -> None:

@@ -386,4 +386,26 @@ LATEST = (
         patches=(Patch("chaos_protocols.state.machine:WorkerState.lost", "self.memory.state_lost()", "pass"),),
         test="test_late_copies:test_a_copy_that_was_asked_for_before_the_state_was_lost_counts_for_nothing",
     ),
+    Undone(
+        row=105,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.machine:RaftMachine.__init__",
+                "settings.election_timeout_s if self.configuration.learners else 0.0",
+                "0.0",
+            ),
+        ),
+        test="test_failures:test_a_sole_voter_that_was_restarted_removes_nobody_whose_link_is_not_up_again_yet",
+    ),
+    Undone(
+        row=106,
+        patches=(
+            Patch(
+                "chaos_protocols.links.network:Network.link_is_up",
+                " and said.incarnation >= self.incarnations[self._site]",
+                "",
+            ),
+        ),
+        test="test_failures:test_what_was_said_of_an_earlier_start_of_this_site_is_no_word_of_the_present_link",
+    ),
 )

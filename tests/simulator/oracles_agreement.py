@@ -258,6 +258,10 @@ class AgreementOracle:
             known = self.log.get(index)
             if known is not None:
                 if known != entry:
+                    if self._on_older_alone(entry) or self._on_older_alone(known):
+                        self._end(
+                            f"a daemon whose machine had been copied committed another entry {index} than the copy"
+                        )
                     self._fail(1, f"{node.name} has committed another entry {index} than {known.term}'s")
                 continue
             if index <= self.last:
@@ -284,6 +288,13 @@ class AgreementOracle:
                 return ""
             lacking = f"of the voters {voters} only {there} hold it"
         return lacking
+
+    def _on_older_alone(self, entry: LogEntry) -> bool:
+        """Of the two journals that a copied machine has made of one, only the older has it."""
+        return any(
+            holds(older, entry.index, entry.term) and not holds(self._nodes[site].disk, entry.index, entry.term)
+            for site, older in self._older.items()
+        )
 
     def _has(self, site: str, entry: LogEntry, *, older: bool) -> bool:
         disks = [self._nodes[site].disk]

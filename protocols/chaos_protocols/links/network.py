@@ -265,11 +265,13 @@ class Network:
         return found - {site for site, at_s in self._unsound.items() if at_s > before_s}
 
     def link_is_up(self, one: SiteId, other: SiteId) -> bool:
-        """As far as its ends have said, or this site sees."""
+        """As far as its ends have said, or this site sees. What the other end says of an earlier start of this site is
+        no word of the present link."""
         if self._site in (one, other):
             far = other if one == self._site else one
-            reported = self.router.overlay.report(far, self._site)
-            return self.links.is_up(far) and (reported is None or reported.up)
+            said = self.router.overlay.report(far, self._site)
+            denied = said is not None and not said.up and said.incarnation >= self.incarnations[self._site]
+            return self.links.is_up(far) and not denied
         return self.router.overlay.is_up(one, other)
 
     def restarted_as(self, site: SiteId) -> int | None:

@@ -122,7 +122,7 @@ class Bench:
         ring: KeyRing | None = None,
     ) -> None:
         """Without a roster: a site that was never admitted. `voters`: all members where left out; the sole voter leads
-        as soon as it has started. `reached`: what its journal says."""
+        as soon as it reaches the others. `reached`: what its journal says."""
         self.site, self.now_s = site, 100.0
         self.sequence = 0
         snapshot, term = None, 0

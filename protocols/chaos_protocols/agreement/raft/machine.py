@@ -15,6 +15,7 @@ the correction published in 2015: none before the leader's first own entry is co
 from __future__ import annotations
 
 import random
+from collections.abc import Set
 from typing import assert_never
 
 from chaos_protocols.agreement.raft import election, follower, proof, replication
@@ -94,7 +95,7 @@ class RaftMachine:
         )
         self.refusal = ""
         if self._core.voters == (site,):
-            self._core.elect_at(now_s)
+            self._core.elect_at(now_s + (settings.election_timeout_s if self.configuration.learners else 0.0))
         elif self._core.may_campaign:
             self._core.restart_election_timer(now_s)
 
@@ -276,6 +277,17 @@ class RaftMachine:
         and grants them, until a leader is heard again."""
         election.leader_lost(self._core, now_s)
         return self._core.take_effects()
+
+    def reaches(self, sites: Set[SiteId], *, now_s: float) -> list[Effect]:
+        """These sites can be reached from here, over all the links that there should be. A sole voter that was started
+        anew leads as soon as it reaches all that it is to lead: no site and no link is removed because it was not up
+        again yet."""
+        core = self._core
+        alone = core.role is Role.FOLLOWER and core.voters == (core.site,)
+        if not alone or set(self.configuration.learners) - sites:
+            return []
+        core.elect_not_after(now_s)
+        return self.tick(now_s=now_s)
 
     # --- what leaders show
 

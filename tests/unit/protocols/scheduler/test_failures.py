@@ -102,6 +102,26 @@ def test_a_link_is_removed_once_however_often_it_is_seen_down() -> None:
     assert records(bench.out, "disconnect-link") == ends
 
 
+def test_a_sole_voter_that_was_restarted_removes_nobody_whose_link_is_not_up_again_yet() -> None:
+    """The site of every vote is upgraded: the others dial it again within moments, and keep their state."""
+    bench = Bench(A, roster_of(A, B, C), voters=(A,), incarnation=2)
+    bench.up(B)
+    bench.handle(events.TimerFired(), after_s=0.1)
+    assert not bench.machine.scheduler.leading
+    bench.up(C)
+    assert bench.machine.scheduler.leading and bench.machine.roster.site_ids() == (A, B, C)
+    assert bench.machine.roster.link(A, C) is not None
+
+
+def test_what_was_said_of_an_earlier_start_of_this_site_is_no_word_of_the_present_link() -> None:
+    """A neighbour tells first what it knows of all links: that its link to the daemon before this one went down too."""
+    bench = Bench(A, roster_of(A, B), voters=(A,), incarnation=2)
+    bench.up(B)
+    down(bench, B, A)
+    assert bench.machine.scheduler.leading and bench.machine.link_is_up(A, B)
+    assert bench.machine.roster.site_ids() == (A, B)
+
+
 def test_a_learner_whose_daemon_was_restarted_is_removed() -> None:
     bench = leader_of(roster=roster_of(A, B, learners=(C,)))
     bench.handle(events.LinkUp(site=C, incarnation=2, address=""))

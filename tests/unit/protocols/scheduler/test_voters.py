@@ -61,7 +61,7 @@ def test_who_failed_and_still_hears_the_log_is_released_by_the_next_scheduler() 
     bench = Bench(A, with_site, voters=(A,))
     bench.machine._roster = roster
     bench.up(B)
-    bench.wait(0.5)
+    alive(bench, B, seconds=bench.machine.settings.election_timeout_s + 0.5)
     assert D not in bench.machine.configuration.learners
 
 
