@@ -86,17 +86,18 @@ def test_an_entry_that_an_older_daemon_commits_after_its_copy_has_committed_anot
     run.commits(1, run.nodes[A], run.nodes[B], term=2)
     run.nodes[C].disk.entries.append(LogEntry(index=1, term=1, command=b"", configuration=None))
     older.disk.entries.append(run.nodes[C].disk.entries[0])
-    core = run._core(older.disk, term=1)
+    node: Any = run.nodes[C]
     with pytest.raises(NotPromised, match="another entry 1"):
-        run.oracle._committed(run.nodes[C], core, 0, final=True)  # type: ignore[arg-type]
+        run.oracle._committed(node, run._core(older.disk, term=1), 0, final=True)
 
 
 def test_two_entries_of_one_index_where_no_machine_was_copied_are_a_violation() -> None:
     run = _Run()
     run.commits(1, run.nodes[A], run.nodes[B], term=2)
     run.nodes[C].disk.entries.append(LogEntry(index=1, term=1, command=b"", configuration=None))
+    node: Any = run.nodes[C]
     with pytest.raises(Violation, match="another entry 1"):
-        run.oracle._committed(run.nodes[C], run._core(run.nodes[C].disk, term=1), 0, final=True)  # type: ignore[arg-type]
+        run.oracle._committed(node, run._core(node.disk, term=1), 0, final=True)
 
 
 def test_an_entry_that_no_majority_has_is_not_committed_where_no_machine_was_copied() -> None:

@@ -5,5 +5,6 @@ from __future__ import annotations
 from tests.simulation.undone_early import EARLY
 from tests.simulation.undone_late import LATE
 from tests.simulation.undone_latest import LATEST
+from tests.simulation.undone_newest import NEWEST
 
-UNDONE = (*EARLY, *LATE, *LATEST)
+UNDONE = (*EARLY, *LATE, *LATEST, *NEWEST)

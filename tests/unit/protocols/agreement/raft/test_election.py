@@ -41,46 +41,6 @@ def ask(cluster: Cluster, name: str, source: SiteId, message: RaftMessage) -> li
     return [effect.message for effect in effects if isinstance(effect, Send) and effect.destination == source]
 
 
-def test_a_sole_founder_leads_at_once_and_commits_alone() -> None:
-    cluster = Cluster(1)
-    cluster.bootstrap("a")
-    assert cluster["a"].deadline_s == cluster.now_s
-    cluster.step()
-    assert cluster["a"].role is Role.LEADER
-    assert cluster["a"].commit_index == 2
-    assert cluster.propose("a") == 3
-    assert cluster.applied("a") == [b"command 1"]
-
-
-def test_a_sole_voter_that_was_started_anew_leads_when_it_reaches_all_that_it_is_to_lead() -> None:
-    cluster, _, _ = resolved("a", learners="bc")
-    cluster.crash("a")
-    cluster.start("a")
-    anew = cluster["a"]
-    assert anew.deadline_s == cluster.now_s + TIMEOUT_S
-    assert anew.reaches({A, B}, now_s=cluster.now_s) == [] and anew.role is Role.FOLLOWER
-    cluster.act("a", anew.reaches({A, B, C}, now_s=cluster.now_s))
-    assert anew.role is Role.LEADER
-
-
-def test_a_sole_voter_waits_one_election_timeout_for_those_that_it_is_to_lead() -> None:
-    cluster, _, _ = resolved("a", learners="bc")
-    cluster.crash("a")
-    cluster.start("a")
-    cluster.run(TIMEOUT_S * 0.9)
-    assert cluster["a"].role is Role.FOLLOWER
-    cluster.run(TIMEOUT_S * 0.2)
-    assert cluster["a"].role is Role.LEADER
-
-
-def test_who_is_not_the_only_voter_does_not_lead_because_it_reaches_the_others() -> None:
-    cluster, leader, others = resolved("abc")
-    cluster.crash(leader)
-    cluster.start(leader)
-    assert cluster[leader].reaches({A, B, C}, now_s=cluster.now_s) == []
-    assert cluster[others[0]].reaches({A, B, C}, now_s=cluster.now_s) == []
-
-
 def test_the_election_timeout_is_drawn_from_one_to_two_times_the_setting() -> None:
     waits = []
     for seed in range(50):

@@ -1,0 +1,58 @@
+"""Rows 100 and later of docs/found-by-simulation.md, see `undone`."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.planting import Patch
+from tests.simulation.undoing import Undone
+
+NEWEST = (
+    Undone(
+        row=102,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.waits:WaitsWatch._note_waits",
+                "self._reports.of_leavers(counting)",
+                "dict[SiteId, SiteStatus]()",
+            ),
+        ),
+        test="test_waits:test_a_leaver_is_waited_for_in_its_last_round_though_it_is_out_of_the_roster",
+    ),
+    Undone(
+        row=103,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.reports:Reports.newest_round",
+                "max(own.known_round, ",
+                "max(",
+            ),
+        ),
+        test="test_operator:test_what_the_scheduler_did_since_its_own_last_beat_may_have_gone_with_a_failed_site_too",
+    ),
+    Undone(
+        row=104,
+        patches=(Patch("chaos_protocols.state.machine:WorkerState.lost", "self.memory.state_lost()", "pass"),),
+        test="test_late_copies:test_a_copy_that_was_asked_for_before_the_state_was_lost_counts_for_nothing",
+    ),
+    Undone(
+        row=105,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.machine:RaftMachine.__init__",
+                "settings.election_timeout_s if self.configuration.learners else 0.0",
+                "0.0",
+            ),
+        ),
+        test="test_failures:test_a_sole_voter_that_was_restarted_removes_nobody_whose_link_is_not_up_again_yet",
+    ),
+    Undone(
+        row=106,
+        patches=(
+            Patch(
+                "chaos_protocols.links.network:Network.link_is_up",
+                " and said.incarnation >= self.incarnations[self._site]",
+                "",
+            ),
+        ),
+        test="test_failures:test_what_was_said_of_an_earlier_start_of_this_site_is_no_word_of_the_present_link",
+    ),
+)
