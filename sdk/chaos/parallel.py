@@ -121,7 +121,7 @@ class ParallelSite:
 
         device_group: called with each layer and a mesh of the processes of one worker, which share the layer (`chaosd
         run --group-size`): `lambda layer, mesh: fully_shard(layer, mesh=mesh)`, or `parallelize_module` for tensor
-        parallelism (not in a run of institutions). Where a worker is one process it is not called.
+        parallelism. Where a worker is one process it is not called.
 
         Raises ValueError on what cannot be trained so.
         """

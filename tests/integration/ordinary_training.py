@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from tests.integration.replica_training import note
+from tests.integration.sharded_training import WHOLE_VARIABLE, digest, tell_whole
 from tests.integration.site_training import GLOBAL_BATCH, Points, make_model, pause
 
 from chaos import Coordinator
@@ -39,6 +40,8 @@ def main() -> None:
             if not coordinator.step(samples=GLOBAL_BATCH):
                 break
             note(given["digests"], coordinator)
+            if WHOLE_VARIABLE in os.environ:
+                tell_whole(coordinator.round, [digest(list(layer.parameters())) for layer in model])
             pause(given["pace_s"], given.get("fast", ""))
 
 

@@ -54,8 +54,12 @@ def note_whole(model: Any, report: Any) -> None:
     digests: list[str | None] = [None] * len(model.layers)
     for layer, each in zip(held, whole, strict=True):
         digests[layer.index] = digest(each)
-    with open(os.environ[WHOLE_VARIABLE] + ("" if worker == "0" else worker), "a", encoding="utf-8") as out:
-        out.write(json.dumps([report.step, digests]) + "\n")
+    tell_whole(report.step, digests, "" if worker == "0" else worker)
+
+
+def tell_whole(step: int, digests: list[str | None], of: str = "") -> None:
+    with open(os.environ[WHOLE_VARIABLE] + of, "a", encoding="utf-8") as out:
+        out.write(json.dumps([step, digests]) + "\n")
 
 
 def read_badly() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integration import sharded_training, site_training
+from tests.integration import ordinary_training, sharded_training, site_training
 from tests.integration.test_institutions import (
     ROUNDS,
     Digests,
@@ -31,7 +31,7 @@ from tests.rigs.worker_group import Ran, launch, train
 from chaos.worker_group.layers import Layer
 from chaos_planner.pipelines.plans.layout import Policy
 
-SCRIPT = Path(sharded_training.__file__)
+SCRIPT, ORDINARY = Path(sharded_training.__file__), Path(ordinary_training.__file__)
 SIZE = 2
 """Processes of a device group."""
 
@@ -56,20 +56,22 @@ def environment(site: Site, number: int, **more: Any) -> dict[str, str]:
     return {"TRAINING": arguments(number, **pace), sharded_training.WHOLE_VARIABLE: str(site.folder / "whole")}
 
 
-def spawn(site: Site, number: int, **more: Any) -> Forked:
+def spawn(site: Site, number: int, script: Path = SCRIPT, **more: Any) -> Forked:
     """A site of one process."""
     site.start()
     own = {"CHAOS_SOCKET": str(site.worker_socket), "OMP_NUM_THREADS": "1"}
-    return launch(["python", str(SCRIPT)], {**environment(site, number, **more), **own}, {})
+    return launch(["python", str(script)], {**environment(site, number, **more), **own}, {})
 
 
-async def device_groups(site: Site, number: int, named: dict[str, Any] | None = None, **more: Any) -> Ran:
-    """A site of two device groups, each with all layers. `named`: for its script."""
+async def device_groups(
+    site: Site, number: int, named: dict[str, Any] | None = None, *, parallel: bool = False, **more: Any
+) -> Ran:
+    """A site of two device groups, each with all layers. `named`: for its script; `parallel`: by tensor parallelism."""
     await asyncio.to_thread(site.start)
     options: dict[str, Any] = {"dp": 2, "pp": 1, "group_size": SIZE, "script": SCRIPT, **more}
-    return await train(
-        site.folder, daemon=site.worker_socket, environment=environment(site, number, **(named or {})), **options
-    )
+    own = {sharded_training.PARALLEL_VARIABLE: "1"} if parallel else {}
+    own |= environment(site, number, **(named or {}))
+    return await train(site.folder, daemon=site.worker_socket, environment=own, **options)
 
 
 @pytest.mark.parametrize("where", ["backward", "reduced", "update"])
@@ -153,4 +155,29 @@ async def test_a_stage_whose_only_device_group_dies_comes_back_from_the_other_in
     assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened
     assert ran.policies == ["start", "rescue"] and "brought forward" in ran.of("state-lost")[0].reason
     assert int(str(ran.of("state-loaded")[-1].fields["step"])) >= 3
+    agree(of_stages(many), told(one, "whole"), rounds=rounds)
+
+
+async def test_tensor_parallel_layers_train_with_an_ordinary_script_and_come_back_from_it(tmp_path: Path) -> None:
+    """Columns of matrices, here: a state that a script of one process has, and gives back after a death."""
+    rounds = 60
+    fast = str(tmp_path / "fast")
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        slow: dict[str, Any] = {"rounds": rounds, "pace_s": 0.3, "fast": fast, "clip": False}
+        process = await asyncio.to_thread(spawn, one, 0, ORDINARY, digests=one.folder / "digests", **slow)
+        ran = await device_groups(
+            many,
+            1,
+            {"rounds": rounds, "clip_norm": None},
+            parallel=True,
+            dp=1,
+            pp=2,
+            restarts=1,
+            faults="1.1:3:backward",
+            watch=fast_when(tmp_path, "state-loaded"),
+        )
+        await ended(process)
+    assert ran.failed == "" and len(ran.of("state-lost")) == len(ran.struck) == 1, ran.happened
+    assert ran.policies == ["start", "rescue"] and "brought forward" in ran.of("state-lost")[0].reason
     agree(of_stages(many), told(one, "whole"), rounds=rounds)

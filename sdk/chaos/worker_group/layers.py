@@ -81,6 +81,10 @@ class HeldPart(ABC):
         wide = gradient.double()
         return float(torch.dot(wide, wide))
 
+    def whole_squares(self, gradient: torch.Tensor) -> float:
+        """The same of the gradient of all processes that share it."""
+        return self.squares(gradient)
+
     @property
     def items(self) -> Sequence[StateItem]:
         """What its state consists of, in canonical order; nothing while a layer is not held."""

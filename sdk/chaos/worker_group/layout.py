@@ -28,25 +28,38 @@ OWN, WHOLE = "layer", "model"
 STARTED = "optimizer.started"
 
 
+class Columns(NamedTuple):
+    """Of what lies in `rows` rows of equal length the columns from `first` up to `last`."""
+
+    rows: int
+    first: int
+    last: int
+
+
 class ItemBytes(NamedTuple):
-    """`size` bytes: from byte `own` of an item of a layer on, and from byte `at` of item `item` of the whole state."""
+    """`size` bytes from byte `at` of item `item` of the whole state on; or, of these, some columns. In the item of a
+    layer they lie from byte `own` on, without a gap."""
 
     item: int
     own: int
     at: int
     size: int
+    columns: Columns | None = None
 
 
 class VectorSpan(NamedTuple):
-    """Numbers of one tensor in the vector of a round."""
+    """Numbers of one tensor in the vector of a round; or, of these, some columns."""
 
     start: int
     stop: int
     dtype: torch.dtype
+    columns: Columns | None = None
 
     def view(self, vector: Bytes) -> torch.Tensor:
-        """Flat."""
-        return torch.from_numpy(vector[self.start : self.stop]).view(self.dtype)
+        """Flat; of columns the rows."""
+        flat = torch.from_numpy(vector[self.start : self.stop]).view(self.dtype)
+        cut = self.columns
+        return flat if cut is None else flat.view(cut.rows, -1)[:, cut.first : cut.last]
 
 
 class ModelLayout:

@@ -41,7 +41,7 @@ class RunMemory:
 
     def squares(self, layer: HeldPart) -> float:
         """Of this layer's part of the result, as a whole: a norm has the same bits at every site."""
-        return layer.squares(self._vectors.whole_gradient(self._result, layer.index))
+        return layer.whole_squares(self._vectors.whole_gradient(self._result, layer.index))
 
     def update(self, layers: Sequence[HeldPart], commit: CommitStep) -> None:
         """Apply the result to the layers kept here."""

@@ -127,16 +127,10 @@ class ParallelModel:
 
     def of_workers_in_a_run(self) -> None:
         """These workers train with other institutions, through their controller. Raises ValueError where a process of
-        a device group has something else than rows of each tensor."""
+        a device group has something else than its part of each tensor along one dimension."""
         if self._lanes is None:
             self._vectors = LayerVectors(self._layout())
             return
-        if any(layer.alike for layer in self.layers):
-            raise ValueError(
-                "tensor parallelism (parallelize_module) in a run of institutions is not supported: its pieces are not "
-                "rows of tensors, as what a round averages is cut; let device_group= call fully_shard, or train with "
-                "--standalone"
-            )
         from chaos.worker_group.sharded import as_if_whole  # as in `_assembled`
 
         assert self._make is not None

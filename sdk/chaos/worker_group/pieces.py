@@ -1,10 +1,11 @@
-"""What a process of a device group has of the vector of a round and of the whole state: its rows of each tensor.
+"""What a process of a device group has of the vector of a round and of the whole state: its part of each tensor.
 
-The library (FSDP2) cuts each parameter along its first dimension into one run of rows for each process, and an
-optimizer that works on the pieces keeps pieces. Rows that follow each other lie in one range of bytes, so each process
-reads and writes its own ranges of the memory that all processes of a site share with the daemon, and nobody puts a
-tensor together. What has the same shape in a piece as in the whole (step counters, options, buffers) all processes have
-alike, and write alike.
+The library cuts a parameter along one dimension into one part for each process (FSDP2 along the first, tensor
+parallelism along any), and an optimizer that works on the pieces keeps pieces. Rows that follow each other lie in one
+range of bytes; parts along a further dimension are columns of a matrix whose rows are the dimensions before it. So each
+process reads and writes its own places in the memory that all processes of a site share with the daemon, and nobody
+puts a tensor together. What has the same shape in a piece as in the whole (step counters, options, buffers, what tensor
+parallelism leaves whole) all processes have alike, and write alike.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chaos.worker_group.layers import Layer
-from chaos.worker_group.layout import ItemBytes, ModelLayout, VectorSpan
+from chaos.worker_group.layout import Columns, ItemBytes, ModelLayout, VectorSpan
 from chaos_protocols.wire.state_spec import Item
 
 Shape = Sequence[int]
@@ -38,7 +39,7 @@ def pieces_of(
     layout: ModelLayout, wholes: Sequence[Layer], layers: Sequence[Layer], lane: int, lanes: int
 ) -> LanePieces:
     """Of process `lane` of `lanes`. `wholes`: the layers of the layout; `layers`: the same, in this process's pieces.
-    Raises ValueError, naming the layer, where a tensor is not cut into rows."""
+    Raises ValueError, naming the layer, where a tensor is not cut along one dimension."""
     runs, gradients = [], []
     for whole, layer, places, spans in zip(wholes, layers, layout.runs, layout.gradients, strict=True):
         items = zip(whole.items, layer.items, places, strict=True)
@@ -53,26 +54,36 @@ def _own_runs(
 ) -> list[ItemBytes]:
     if whole.shape == own.shape or not places:
         return list(places)
-    first, last = _rows(layer, whole.name, whole.shape, own.shape, lane, lanes)
     (place,) = places
-    row_bytes = place.size // whole.shape[0]
-    return [ItemBytes(place.item, 0, place.at + first * row_bytes, (last - first) * row_bytes)]
+    found = _cut(layer, whole.name, whole.shape, own.shape, lane, lanes)
+    each = place.size // math.prod(whole.shape)
+    first, last = found.first * each, found.last * each
+    if found.rows == 1:
+        return [ItemBytes(place.item, 0, place.at + first, last - first)]
+    return [place._replace(columns=Columns(found.rows, first, last))] if first < last else []
 
 
 def _own_span(layer: Layer, whole: Shape, own: Shape, span: VectorSpan, lane: int, lanes: int) -> VectorSpan:
     if tuple(whole) == tuple(own):
         return span
-    first, last = _rows(layer, "a parameter", whole, own, lane, lanes)
-    row_bytes = (span.stop - span.start) // whole[0]
-    return VectorSpan(span.start + first * row_bytes, span.start + last * row_bytes, span.dtype)
+    found = _cut(layer, "a parameter", whole, own, lane, lanes)
+    if found.rows > 1:
+        return span._replace(columns=found)
+    each = (span.stop - span.start) // math.prod(whole)
+    return VectorSpan(span.start + found.first * each, span.start + found.last * each, span.dtype)
 
 
-def _rows(layer: Layer, name: str, whole: Shape, own: Shape, lane: int, lanes: int) -> tuple[int, int]:
-    first, last = rows_of(whole[0], lane, lanes) if whole else (0, 0)
-    if len(whole) != len(own) or tuple(own) != (last - first, *whole[1:]) or not math.prod(whole):
-        raise ValueError(
-            f"of {name!r} of layer {layer.name}, {list(whole)}, this process has {list(own)}, which are not its rows; "
-            "in a run of institutions device_group= must leave out shard_placement_fn=, and the optimizer must keep "
-            "what it keeps for each element (SGD, Adam and their like)"
-        )
-    return first, last
+def _cut(layer: Layer, name: str, whole: Shape, own: Shape, lane: int, lanes: int) -> Columns:
+    """Which numbers of a whole tensor a piece is; its rows are the dimensions before the one that is cut."""
+    unlike = [at for at, (one, other) in enumerate(zip(whole, own, strict=False)) if one != other]
+    if len(whole) == len(own) and len(unlike) == 1 and 0 not in whole:
+        (at,) = unlike
+        first, last = rows_of(whole[at], lane, lanes)
+        if own[at] == last - first:
+            each = math.prod(whole[at + 1 :])
+            return Columns(math.prod(whole[:at]), first * each, last * each)
+    raise ValueError(
+        f"of {name!r} of layer {layer.name}, {list(whole)}, this process has {list(own)}, which is not its part along "
+        "one dimension; in a run of institutions device_group= must cut tensors so, and the optimizer must keep what "
+        "it keeps for each element (SGD, Adam and their like)"
+    )

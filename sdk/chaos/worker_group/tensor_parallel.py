@@ -74,6 +74,9 @@ class TensorParallelLayer(ShardedLayer):
         ]
         return super().squares(torch.cat(counted)) if counted else 0.0
 
+    def whole_squares(self, gradient: torch.Tensor) -> float:
+        return super().squares(gradient)
+
     def _check_alike(self, into: torch.Tensor | None, found: Sequence[torch.Tensor | None]) -> None:
         """Raises ValueError, in all processes, where the same gradient has not the same bits in all of them."""
         names = [name for name, _ in self.module.named_parameters()]

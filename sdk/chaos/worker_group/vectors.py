@@ -7,7 +7,8 @@ ordinary script of one process that registers the same model with the same optim
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ import torch
 from chaos.frameworks.base import Bytes
 from chaos.frameworks.torch_buffers import checked, write_buffer
 from chaos.worker_group.layers import HeldPart, Layer
-from chaos.worker_group.layout import ItemBytes, ModelLayout, VectorSpan
+from chaos.worker_group.layout import Columns, ItemBytes, ModelLayout, VectorSpan
 from chaos.worker_group.pieces import LanePieces
 from chaos_protocols.wire.state_spec import Item, state_spec
 from chaos_protocols.wire.worker import ContributionSpec
@@ -32,10 +33,13 @@ class Vectors(ABC):
         self.state = state_spec(items)
         starts = [tensor.offset for tensor in self.state.tensors]
         self._places = [
-            [[(run.own, starts[run.item] + run.at, run.size) for run in runs if run.size] for runs in part]
+            [
+                [_Place(run.own, starts[run.item] + run.at, run.size, run.columns) for run in runs if run.size]
+                for runs in part
+            ]
             for part in places
         ]
-        """For each part and item: from which byte of it on, from which of the state on, how many."""
+        """For each part and item."""
 
     @abstractmethod
     def give(self, vector: Bytes, part: HeldPart, mean: torch.Tensor | None) -> None:
@@ -57,18 +61,21 @@ class Vectors(ABC):
 
     def write(self, region: Bytes, part: HeldPart) -> None:
         """Copy a part's state into the region of the whole one."""
-        self.copy(region, 0, len(region), part)
+        for entry, runs in zip(part.items, self._places[part.index], strict=True):
+            data = entry.get() if runs else region[:0]
+            for run in runs:
+                view = run.view(region)
+                view[...] = data[run.own : run.own + view.size].reshape(view.shape)
 
     def load(self, region: Bytes, part: HeldPart) -> None:
         """Take a part's state over from the region of the whole one."""
         for entry, runs in zip(part.items, self._places[part.index], strict=True):
             if len(runs) == 1:
-                _, at, size = runs[0]
-                entry.put(region[at : at + size])
+                entry.put(runs[0].view(region).reshape(-1))
             elif runs:
-                data = np.empty(sum(size for _, _, size in runs), dtype=np.uint8)
-                for own, at, size in runs:
-                    data[own : own + size] = region[at : at + size]
+                data = np.empty(sum(run.size for run in runs), dtype=np.uint8)
+                for run in runs:
+                    data[run.own : run.own + run.size] = run.view(region)
                 entry.put(data)
 
     def copy(self, piece: Bytes, start: int, stop: int, part: HeldPart) -> None:
@@ -76,11 +83,35 @@ class Vectors(ABC):
         `start`."""
         for entry, runs in zip(part.items, self._places[part.index], strict=True):
             data: Bytes | None = None
-            for own, at, size in runs:
+            for own, at, size in (each for run in runs for each in run.ranges(start, stop)):
                 first, last = max(start, at), min(stop, at + size)
                 if first < last:
                     data = entry.get() if data is None else data
                     piece[first - start : last - start] = data[own + first - at : own + last - at]
+
+
+class _Place(NamedTuple):
+    """Where a run of bytes of an item lies: from byte `own` of it on, and in the whole state; `ItemBytes` says how."""
+
+    own: int
+    at: int
+    size: int
+    columns: Columns | None
+
+    def view(self, region: Bytes) -> Bytes:
+        """These bytes of the whole state."""
+        whole, cut = region[self.at : self.at + self.size], self.columns
+        return whole if cut is None else whole.reshape(cut.rows, -1)[:, cut.first : cut.last]
+
+    def ranges(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """(own, at, size) without gaps, those at least that have something of bytes [start, stop) of the state."""
+        cut = self.columns
+        if cut is None:
+            yield self.own, self.at, self.size
+            return
+        width, row = cut.last - cut.first, self.size // cut.rows
+        for number in range(max(0, (start - self.at) // row), min(cut.rows, -(-(stop - self.at) // row))):
+            yield self.own + number * width, self.at + number * row + cut.first, width
 
 
 class LayerVectors(Vectors):
@@ -98,8 +129,8 @@ class LayerVectors(Vectors):
         for span in self._gradients[part.index] if mean is not None else ():
             view = span.view(vector)
             assert mean is not None
-            view.copy_(mean[at : at + len(view)])
-            at += len(view)
+            view.copy_(mean[at : at + view.numel()].view(view.shape))
+            at += view.numel()
         for span, buffer in zip(self._layout.buffers[part.index], part.buffers(), strict=True):
             span.view(vector).copy_(checked(buffer).reshape(-1))
 
@@ -122,4 +153,4 @@ class LayerVectors(Vectors):
 
 
 def _together(vector: Bytes, spans: Sequence[VectorSpan]) -> torch.Tensor:
-    return torch.cat([span.view(vector) for span in spans]) if spans else torch.empty(0)
+    return torch.cat([span.view(vector).reshape(-1) for span in spans]) if spans else torch.empty(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +11,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from chaos.worker_group import tensor_parallel
 from chaos.worker_group.cutting import shard_layers
-from chaos.worker_group.lanes import Lanes
 from chaos.worker_group.layers import Layer
-from chaos.worker_group.model import ParallelModel
 from chaos.worker_group.tensor_parallel import TensorParallelLayer
 
 
@@ -75,13 +72,14 @@ def test_a_cut_layer_computes_and_keeps_what_a_plain_one_does_also_after_it_was_
 
 
 def test_what_every_process_has_whole_counts_once_in_the_norm(mesh: DeviceMesh) -> None:
-    _, layer = made(mesh)
+    plain, layer = made(mesh)
     _, gradient = passed(layer)
     layer._mesh = SimpleNamespace(get_local_rank=lambda: 1)  # type: ignore[assignment]
     sizes = [each.numel() for each in layer.parameters]
     named = dict(zip([name for name, _ in layer.module.named_parameters()], torch.split(gradient, sizes), strict=True))
     own = torch.cat([named[name] for name in ("up.weight", "up.bias", "down.weight")]).double()
     assert layer.squares(gradient) == pytest.approx(float(own @ own), rel=1e-12)
+    assert layer.whole_squares(gradient) == plain.squares(gradient), "of a round's result every process has all of it"
 
 
 def test_a_gradient_that_processes_should_have_alike_and_have_not_is_refused(
@@ -106,14 +104,3 @@ def test_what_leaves_a_layer_must_be_whole(mesh: DeviceMesh) -> None:
     (layer,) = shard_layers([Layer(0, torch.nn.Linear(3, 3))], as_it_is, mesh)
     with pytest.raises(ValueError, match="layer 0 Linear gives a DTensor"):
         layer.run(torch.ones(2, 3))
-
-
-def test_a_run_of_institutions_is_refused(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHAOS_GROUP_SIZE", "2")
-    monkeypatch.setattr("chaos.worker_group.model.assemble", lambda _: Lanes(0, 2, [], mesh))
-    model = ParallelModel(
-        torch.nn.Sequential(Block()), layers=None, loss=torch.nn.functional.mse_loss, device_group=cut
-    )
-    assert os.environ["CHAOS_GROUP_SIZE"] == "2" and all(layer.alike for layer in model.layers)
-    with pytest.raises(ValueError, match=r"tensor parallelism .* in a run of institutions is not supported"):
-        model.of_workers_in_a_run()
