@@ -243,17 +243,15 @@ class SiteMachine(SiteParts):
         if not self.network.take_change():
             return
         leader = self.raft.leader
-        if leader is None:
-            self._carry_out(self.raft.reaches(self._reached_as_agreed(), now_s=self.now_s))
+        if leader is None and self._reaches_all():
+            self._carry_out(self.raft.all_reached(now_s=self.now_s))
         if leader is not None and leader != self.site and leader not in self.reachable():
             self._carry_out(self.raft.leader_lost(now_s=self.now_s))
 
-    def _reached_as_agreed(self) -> set[SiteId]:
-        """Sites that this one, as the scheduler, would call neither lost nor apart from it."""
-        roster = self.roster
-        apart = set(roster.site_ids()) - connected_sites(self)
-        apart.update(far for far in roster.neighbours(self.site) if not self.link_is_up(self.site, far))
-        return set(self.reachable()) - apart
+    def _reaches_all(self) -> bool:
+        """Of the roster there is no site and no link of this one that it, as the scheduler, would call lost."""
+        own = (self.link_is_up(self.site, far) for far in self.roster.neighbours(self.site))
+        return all(own) and connected_sites(self).issuperset(self.roster.site_ids())
 
     # -- notices of the parts
 

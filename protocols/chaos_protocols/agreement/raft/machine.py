@@ -15,7 +15,6 @@ the correction published in 2015: none before the leader's first own entry is co
 from __future__ import annotations
 
 import random
-from collections.abc import Set
 from typing import assert_never
 
 from chaos_protocols.agreement.raft import election, follower, proof, replication
@@ -278,13 +277,11 @@ class RaftMachine:
         election.leader_lost(self._core, now_s)
         return self._core.take_effects()
 
-    def reaches(self, sites: Set[SiteId], *, now_s: float) -> list[Effect]:
-        """These sites can be reached from here, over all the links that there should be. A sole voter that was started
-        anew leads as soon as it reaches all that it is to lead: no site and no link is removed because it was not up
-        again yet."""
+    def all_reached(self, *, now_s: float) -> list[Effect]:
+        """All that this site may lead can be reached, over all the links that there should be. A sole voter that was
+        started anew leads from now on: no site and no link is removed because it was not up again yet."""
         core = self._core
-        alone = core.role is Role.FOLLOWER and core.voters == (core.site,)
-        if not alone or set(self.configuration.learners) - sites:
+        if core.role is not Role.FOLLOWER or core.voters != (core.site,):
             return []
         core.elect_not_after(now_s)
         return self.tick(now_s=now_s)

@@ -113,6 +113,16 @@ def test_a_sole_voter_that_was_restarted_removes_nobody_whose_link_is_not_up_aga
     assert bench.machine.roster.link(A, C) is not None
 
 
+def test_who_was_restarted_waits_for_nobody_that_the_roster_does_not_have() -> None:
+    """A site that was removed may still hear the log; what an outsider says of a way to it is no reason to lead."""
+    with_c = roster_of(A, B, C)
+    bench = Bench(A, with_c, voters=(A,), incarnation=2)
+    bench.pretend(msgspec.structs.replace(roster_of(A, B), run_id=with_c.run_id))
+    assert not bench.machine.scheduler.leading
+    bench.up(B)
+    assert bench.machine.scheduler.leading
+
+
 def test_what_was_said_of_an_earlier_start_of_this_site_is_no_word_of_the_present_link() -> None:
     """A neighbour tells first what it knows of all links: that its link to the daemon before this one went down too."""
     bench = Bench(A, roster_of(A, B), voters=(A,), incarnation=2)

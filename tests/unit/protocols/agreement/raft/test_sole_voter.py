@@ -5,10 +5,8 @@ from __future__ import annotations
 from tests.unit.protocols.agreement.raft.cluster import SETTINGS, Cluster
 
 from chaos_protocols.agreement.raft import Role
-from chaos_protocols.names import SiteId
 
 TIMEOUT_S = SETTINGS.election_timeout_s
-A, B, C = SiteId("a"), SiteId("b"), SiteId("c")
 
 
 def restarted(voters: str, learners: str = "") -> tuple[Cluster, str]:
@@ -38,8 +36,7 @@ def test_a_sole_voter_that_was_started_anew_leads_when_it_reaches_all_that_it_is
     cluster, _ = restarted("a", learners="bc")
     anew = cluster["a"]
     assert anew.deadline_s == cluster.now_s + TIMEOUT_S
-    assert anew.reaches({A, B}, now_s=cluster.now_s) == [] and anew.role is Role.FOLLOWER
-    cluster.act("a", anew.reaches({A, B, C}, now_s=cluster.now_s))
+    cluster.act("a", anew.all_reached(now_s=cluster.now_s))
     assert anew.role is Role.LEADER
 
 
@@ -53,5 +50,5 @@ def test_a_sole_voter_waits_one_election_timeout_for_those_that_it_is_to_lead() 
 
 def test_who_is_not_the_only_voter_does_not_lead_because_it_reaches_the_others() -> None:
     cluster, leader = restarted("abc")
-    assert cluster[leader].reaches({A, B, C}, now_s=cluster.now_s) == []
+    assert cluster[leader].all_reached(now_s=cluster.now_s) == []
     assert cluster[leader].role is Role.FOLLOWER
