@@ -7,6 +7,13 @@ from tests.simulation.undoing import Undone
 
 NEWEST = (
     Undone(
+        row=100,
+        patches=(
+            Patch("chaos_protocols.state.snapshot_source:SnapshotSource.follow", "self._lacks_the_state(plan)", "pass"),
+        ),
+        test="test_snapshot_source:test_a_source_that_lost_the_state_before_it_heard_of_the_plan_says_that_it_is_gone",
+    ),
+    Undone(
         row=102,
         patches=(
             Patch(

@@ -19,6 +19,8 @@ class SnapshotSource:
         self._outbox = outbox
         self._session = session
         self._snapshot_due: ReplicationPlan | None = None
+        self._without_state = ""
+        """The last transfer whose joiner was told that this site has not the state."""
 
     @property
     def _site(self) -> SiteId:
@@ -30,19 +32,27 @@ class SnapshotSource:
         return self.plan is not None or self._snapshot_due is not None
 
     def follow(self, roster: Roster, *, has_state: bool) -> bool:
-        """Be a source where the plan says so and the worker has the state; stop when the plan is gone. Whether the
-        worker's region is taken for it now."""
+        """Be a source where the plan says so and the worker has the state; if it has not, tell the joiner; stop when
+        the plan is gone. Whether the worker's region is taken for it now."""
         plan = roster.replication
         if self.plan is not None and (plan is None or plan.transfer != self.plan.transfer):
             self._outbox.emit([ReleaseState(transfer=self.plan.transfer)])
             self.plan = None
         if plan is None or (self._snapshot_due is not None and plan.transfer != self._snapshot_due.transfer):
             self._snapshot_due = None
-        if plan is None or self._site not in {part.source for part in plan.ranges} or self.busy or not has_state:
+        if plan is None or self._site not in {part.source for part in plan.ranges} or self.busy:
+            return False
+        if not has_state:  # lost since it was reported: the scheduler did not know that yet
+            self._lacks_the_state(plan)
             return False
         self._snapshot_due = plan
         self._session.copy(plan.round, alone=True)
         return True
+
+    def _lacks_the_state(self, plan: ReplicationPlan) -> None:
+        if plan.transfer != self._without_state:
+            self._without_state = plan.transfer
+            self._outbox.emit([ReleaseState(transfer=plan.transfer)])
 
     def snapshot_taken(self, round_number: int) -> None:
         """The worker's region holds its state of the end of that round."""
@@ -67,7 +77,7 @@ class SnapshotSource:
         served on."""
         due, self._snapshot_due = self._snapshot_due, None
         if due is not None:
-            self._outbox.emit([ReleaseState(transfer=due.transfer)])
+            self._lacks_the_state(due)
 
     def release(self) -> None:
         """The worker is gone, or this site is out: nothing is served any more, and whoever waits is told."""
