@@ -100,6 +100,7 @@ def test_chunks_of_rounds_go_before_blocks_of_states_on_a_way_with_a_rate_and_le
         send(STATES[0], Frame(STATES[0], None, "a block", 500_000))
     world.run(1.0)
     assert came[STATES[0]] == 500_000
+    assert 3.0 <= network.under_way_s(*way) <= 3.2 and network.under_way_s("02b", "01a") == 0.0
     for _ in range(20):
         send(AVERAGING, Frame(AVERAGING, None, "a chunk", 50_000))
     world.run(world.now_s + 1.4)

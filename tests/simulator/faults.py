@@ -332,9 +332,13 @@ def one_falls_silent(world: World) -> None:
 
 
 def _patience_s(world: World, site: SiteId, silent: Node) -> float:
-    """How long a neighbour waits for a word, by what its link has shown in the trouble before."""
+    """How long a neighbour waits for a word, by what its link has shown in the trouble before; what the silent one had
+    sent is a word too, and may take a narrow way for a while yet."""
     machine = world.nodes[site].machine
-    return machine.links.silence_limit_s(silent.site) if machine is not None else 0.0  # type: ignore[arg-type]
+    if machine is None:
+        return 0.0
+    limit_s = machine.links.silence_limit_s(silent.site)  # type: ignore[arg-type]
+    return limit_s + world.network.under_way_s(silent.site, site)
 
 
 def _holds_together_without(roster: Roster, site: SiteId) -> bool:

@@ -279,6 +279,10 @@ class Network:
                 return
         self._schedule(arrives_s - now_s, partial(self._arrive, connection, way, kind, message))
 
+    def under_way_s(self, source: str, destination: str) -> float:
+        """How long what `source` has sent goes on to arrive, if it says nothing more."""
+        return self._pipes.waits_s((source, destination))
+
     def _rate_of(self, way: tuple[str, str]) -> float | None:
         return self.rates.get(way)
 

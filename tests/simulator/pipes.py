@@ -41,6 +41,8 @@ class _Pipe:
     states: deque[Waiting] = field(default_factory=deque)
     given_bytes: int = 0
     busy: bool = False
+    taking: Waiting | None = None
+    """Of which a piece is on its way."""
 
 
 class Pipes:
@@ -62,6 +64,14 @@ class Pipes:
         pipe = self._pipes.get(way)
         return pipe is not None and pipe.busy
 
+    def waits_s(self, way: Way) -> float:
+        """Until all that waits has taken it, at most."""
+        pipe, rate = self._pipes.get(way), self._rate(way)
+        if pipe is None or not pipe.busy or not rate:
+            return 0.0
+        taking = [] if pipe.taking is None else [pipe.taking]
+        return sum(one.left_bytes for one in (*taking, *pipe.averaging, *pipe.states)) / rate
+
     def put(self, way: Way, waiting: Waiting) -> None:
         """Behind what waits of its kind."""
         pipe = self._pipes.setdefault(way, _Pipe())
@@ -73,7 +83,7 @@ class Pipes:
         for queue in (pipe.averaging, pipe.states):
             while queue and self._is_over(way, queue[0].connection):
                 queue.popleft()
-        pipe.busy = bool(pipe.averaging or pipe.states)
+        pipe.busy, pipe.taking = bool(pipe.averaging or pipe.states), None
         if not pipe.busy:
             return
         turn_of_state = not pipe.averaging or (pipe.states and pipe.given_bytes >= AVERAGING_SHARE * PIECE_BYTES)
@@ -85,7 +95,8 @@ class Pipes:
             pipe.given_bytes += piece_bytes
         rate = self._rate(way)
         takes_s = piece_bytes / rate if rate else 0.0
-        self._schedule(takes_s, partial(self._gone, way, pipe, queue.popleft(), piece_bytes))
+        pipe.taking = queue.popleft()
+        self._schedule(takes_s, partial(self._gone, way, pipe, pipe.taking, piece_bytes))
 
     def _gone(self, way: Way, pipe: _Pipe, waiting: Waiting, piece_bytes: int) -> None:
         waiting.left_bytes -= piece_bytes
