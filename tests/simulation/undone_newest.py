@@ -14,6 +14,16 @@ NEWEST = (
         test="test_snapshot_source:test_a_source_that_lost_the_state_before_it_heard_of_the_plan_says_that_it_is_gone",
     ),
     Undone(
+        row=101,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reached:ReachedRound.held", "worker_round == self.noted.told_round > 0", "False"
+            ),
+        ),
+        test="test_lineage:"
+        "test_a_state_that_was_loaded_when_no_daemon_heard_it_any_more_is_of_the_history_that_it_came_from",
+    ),
+    Undone(
         row=102,
         patches=(
             Patch(

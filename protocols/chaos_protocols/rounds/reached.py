@@ -11,7 +11,8 @@ outlives its daemon, nobody has a state that is more than a round newer: no roun
 
 It also says of which history the state is that the worker has: a worker outlives its daemon, and knows no more of its
 state than the round. That history need not be the one of which a round was last done here: that may have been without
-the worker, or before it got its state.
+the worker, or before it got its state. And, from before the worker is told to load a state of another history until it
+has said that it did, of which round and history that is.
 
 Driven by `Participation`. Source: spec 13.8.
 """
@@ -24,7 +25,6 @@ from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import NoteReached
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
-from chaos_protocols.wire.plans import Reached
 
 NOTE_EVERY_S = 1.0
 """One write and one sync of about a hundred bytes in so long, and never more than one a round."""
@@ -64,14 +64,28 @@ class ReachedRound:
         return noted is not None and noted.lineage == roster.restore_epoch and worker_round >= noted.round
 
     @property
-    def held(self) -> int:
-        """The lineage of the state that this site's worker has, if it has one; 0: not known."""
+    def _held(self) -> int:
         return self.noted.held or self.noted.lineage  # a journal of a release before has no other word
+
+    def held(self, worker_round: int) -> int:
+        """The lineage of the state that this site's worker has, which is that of the end of this round; 0: not
+        known."""
+        told = worker_round == self.noted.told_round > 0
+        return self.noted.told_lineage if told else self._held
+
+    def before_load(self, lineage: int, round_number: int, *, had: int) -> None:
+        """The worker, whose state is that of round `had`, will be told to load one of that history. It may do so, and
+        this daemon end before it hears that. Where both are of one round the next daemon could not tell them apart."""
+        told = (round_number, lineage) if lineage != self._held and round_number != had else (0, 0)
+        if told != (self.noted.told_round, self.noted.told_lineage):
+            self.noted = msgspec.structs.replace(self.noted, told_round=told[0], told_lineage=told[1])
+            self._outbox.emit([NoteReached(reached=self.noted)])
 
     def holds(self, lineage: int) -> None:
         """This site's worker has a state of that history from now on."""
-        if lineage != self.noted.held:
-            self.noted = msgspec.structs.replace(self.noted, held=lineage)
+        noted = msgspec.structs.replace(self.noted, held=lineage, told_round=0, told_lineage=0)
+        if noted != self.noted:
+            self.noted = noted
             self._outbox.emit([NoteReached(reached=self.noted)])
 
     def completed(self, roster: Roster, round_number: int) -> None:
@@ -80,10 +94,14 @@ class ReachedRound:
         self._outlived = None
         news = roster.restore_epoch != self.noted.lineage or active is not self.noted.active
         if news or round_number <= ANEW_ROUNDS_MAX + 1 or outbox.now_s >= self._noted_s + NOTE_EVERY_S:
-            lineage, held = roster.restore_epoch, self.held
-            unsaved, rules = self._still_unsaved(roster, round_number), self.noted.rules
-            self.noted = Reached(
-                lineage=lineage, round=round_number, active=active, held=held, rules=rules, unsaved=unsaved
+            unsaved = self._still_unsaved(roster, round_number)
+            self.noted = msgspec.structs.replace(
+                self.noted,
+                lineage=roster.restore_epoch,
+                round=round_number,
+                active=active,
+                held=self._held,
+                unsaved=unsaved,
             )
             self._noted_s = outbox.now_s
             outbox.emit([NoteReached(reached=self.noted)])

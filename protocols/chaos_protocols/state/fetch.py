@@ -118,6 +118,11 @@ class StateFetch:
         self.plan = None
         self._links.reach(set())
 
+    @property
+    def brings_lineage(self) -> int:
+        """Of the state that comes by the plan."""
+        return self._brings.lineage
+
     # -- what the engine says
 
     def progressed(self, transfer: str, verified_bytes: int) -> None:

@@ -76,7 +76,7 @@ class WorkerState:
 
     def lineage(self) -> int:
         """Of the worker's state, as far as this site's journal and disk know."""
-        return self.files.lineage(self._reached.held)
+        return self.files.lineage(self._reached.held(self.session.round))
 
     def unsaved_in(self) -> int:
         """The lineage of which there is no checkpoint here, nor was, nor soon will be; 0: none is known."""
@@ -275,6 +275,7 @@ class WorkerState:
         plan = self.fetch.plan
         if plan is not None and self.fetch.is_running(event.transfer) and self.session.present:
             self._record_transfer(plan, event.held_bytes)
+            self._reached.before_load(self.fetch.brings_lineage, plan.round, had=self.session.round)
             self.fetch.finished(plan)
 
     def _record_transfer(self, plan: ReplicationPlan, held_bytes: int) -> None:

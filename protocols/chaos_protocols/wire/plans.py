@@ -63,7 +63,9 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     site's worker trained (`active`) or did not. `held`: of which history the state is that its worker has, 0: not said.
     `unsaved`: the site was there in the first rounds of that history, or came later and was new in the run, and its
     first checkpoint of it is still to be written. `rules`: the version whose rules were agreed there (spec 6.12), which
-    a log alone does not tell, since its last entries may never have been agreed. Never sent."""
+    a log alone does not tell, since its last entries may never have been agreed. `told_round` and `told_lineage`: of
+    which state the worker was told to take over one last, and has not said that it has; 0: there is none. Never
+    sent."""
 
     lineage: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
     round: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
@@ -71,6 +73,8 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
     rules: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)] = 0
     unsaved: bool = False
+    told_round: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
+    told_lineage: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
 
 
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):

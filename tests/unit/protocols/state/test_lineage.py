@@ -10,10 +10,11 @@ from tests.unit.protocols.one_site import MODEL, A, B, D, record, roster_of, sen
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
 from chaos_protocols.agreement.views import make_view
-from chaos_protocols.effects import NoteReached
+from chaos_protocols.effects import NoteReached, ToWorker
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import Reached
+from chaos_protocols.wire.worker import LoadState
 
 OLD, NEW = 3, 5
 """Restore epochs."""
@@ -40,7 +41,7 @@ def adopted(bench: Follower, site: SiteId, round_number: int) -> list[Any]:
 def test_a_state_in_which_no_round_was_done_since_is_offered_as_one_of_its_own_history() -> None:
     bench = fetched(Reached(lineage=OLD, round=9))
     assert bench.machine.state.lineage() == NEW
-    (noted,) = of(bench.taken(), NoteReached)
+    noted = of(bench.taken(), NoteReached)[-1]
     assert noted.reached == Reached(lineage=OLD, round=9, held=NEW), "no round of it was done here"
 
 
@@ -48,6 +49,41 @@ def test_what_was_noted_of_a_workers_state_holds_for_it_when_its_daemon_is_anoth
     bench = Follower(D, roster_of(A, B, D, first_round=4, restore_epoch=NEW), reached=Reached(lineage=OLD, held=NEW))
     (_, asked), *_ = sent(hello(bench, 4) + bench.alive(1.0), StateRequest)
     assert (asked.worker_round, asked.lineage) == (4, NEW)
+
+
+def told_to_load(had: int) -> Reached:
+    """What the journal says when D's worker, with the state of round `had` of OLD, is told to load that of round 4 of
+    NEW, and nobody hears whether it does."""
+    bench = Follower(D, roster_of(A, B, D, first_round=4, restore_epoch=NEW), reached=Reached(lineage=OLD, round=9))
+    hello(bench, had)
+    bench.agreed(Replicate(views=views(bench, 5), replication=plan(D, B, round_number=4)))
+    noted = Reached(lineage=OLD, round=9)
+    for effect in bench.handle(events.TransferFinished(transfer="t")):
+        if isinstance(effect, ToWorker) and isinstance(effect.message, LoadState):
+            break
+        noted = effect.reached if isinstance(effect, NoteReached) else noted
+    return noted
+
+
+def test_a_state_that_was_loaded_when_no_daemon_heard_it_any_more_is_of_the_history_that_it_came_from() -> None:
+    """The daemon died before its worker said so, and the next one took it for an old one (seed 1381, 3 sites)."""
+    noted = told_to_load(had=2)
+    for worker_round, lineage in ((4, NEW), (2, OLD)):
+        bench = Follower(D, roster_of(A, B, D, first_round=4, restore_epoch=NEW), reached=noted)
+        (_, asked), *_ = sent(hello(bench, worker_round) + bench.alive(1.0), StateRequest)
+        assert (asked.worker_round, asked.lineage) == (worker_round, lineage)
+
+
+def test_what_the_worker_was_told_to_load_is_kept_while_rounds_are_done_without_it() -> None:
+    bench = Follower(D, roster_of(A, B, D, first_round=4, restore_epoch=NEW), reached=told_to_load(had=2))
+    adopted(bench, B, 2)
+    finish_round(bench)
+    noted = of(bench.out, NoteReached)[-1].reached
+    assert (noted.round, noted.held, noted.told_round, noted.told_lineage) == (3, OLD, 4, NEW)
+
+
+def test_two_states_of_one_round_are_not_told_apart_by_it() -> None:
+    assert told_to_load(had=4) == Reached(lineage=OLD, round=9)
 
 
 def test_a_worker_that_missed_the_newest_history_does_not_offer_its_state_as_one_of_that() -> None:
