@@ -50,6 +50,7 @@ BulkEffect = (
     | effects.ReleaseState
     | effects.FetchState
     | effects.CancelTransfer
+    | effects.DropSource
 )
 
 
@@ -256,6 +257,8 @@ class Driver:
                     bulk.replication.fetch(plan, arena.state, have=have)
             case effects.CancelTransfer(transfer=transfer):
                 bulk.replication.cancel(transfer)
+            case effects.DropSource(transfer=transfer, source=source):
+                bulk.replication.source_gone(transfer, source)
             case _:
                 assert_never(effect)
 

@@ -237,6 +237,14 @@ class CancelTransfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropSource:
+    """This source of a transfer to this site is out of the roster, or began anew: it is not asked any more."""
+
+    transfer: str
+    source: SiteId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyAgreed:
     """The run has agreed on a key that this site does not use yet: note it beside that key, for the next start."""
 
@@ -301,6 +309,7 @@ Effect = (
     | VoidResults
     | CheckpointEffect
     | CancelTransfer
+    | DropSource
     | KeyAgreed
     | Record
     | AnswerRequest

@@ -60,7 +60,7 @@ from tests.simulator.world import World
 from chaos_protocols import effects, events
 from chaos_protocols.names import VOTERS_MAX
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
-from chaos_protocols.state.transfer.joiner import WRONG_BLOCKS_MAX
+from chaos_protocols.state.transfer.sources import WRONG_BLOCKS_MAX
 from chaos_protocols.wire.control import Heartbeat
 
 SEED = 1

@@ -59,6 +59,8 @@ class BulkEngines:
                     transfers.fetch(plan, node.region, have=have)
             case effects.CancelTransfer(transfer=transfer):
                 transfers.cancel(transfer)
+            case effects.DropSource(transfer=transfer, source=source):
+                transfers.source_gone(transfer, source)
             case _:
                 raise AssertionError(f"unknown effect {effect}")
 

@@ -184,6 +184,11 @@ class Transfers:
             self._run(fetch, fetch.machine.cancel())
             self._end(fetch)
 
+    def source_gone(self, transfer: str, site: SiteId) -> None:
+        fetch = self.fetch_now
+        if fetch is not None and fetch.machine.plan.transfer == transfer:
+            self._run(fetch, fetch.machine.gone(site, now_s=self._now_s()))
+
     # -- links and frames
 
     def link_up(self, site: SiteId) -> None:

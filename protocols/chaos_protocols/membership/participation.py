@@ -111,6 +111,7 @@ class Participation:
                 self.client.ask_soon()
             elif state.begin_if_new(roster):
                 self.catch_up.fetching()
+            state.fetch.part_with_sources(roster)
         elif not membership.takes_part:
             state.leave_run()
         if membership.takes_part:

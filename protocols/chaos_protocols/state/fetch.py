@@ -5,10 +5,11 @@ Driven by `WorkerState`; the bytes are the transfer engine's affair (`transfer/`
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.effects import CancelTransfer, FetchState
+from chaos_protocols.effects import CancelTransfer, DropSource, FetchState
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
@@ -44,6 +45,8 @@ class StateFetch:
         self._tried = ""
         self._served_by: dict[SiteId, int] = {}
         """The sources of the plan, and which start of each was in the roster when it was taken."""
+        self._gone: set[SiteId] = set()
+        """Those that left the roster since, or began anew."""
         self._loading: tuple[int, Loaded] | None = None
         """The state that the worker was told to load: its round, and whence it came."""
         self._brings = Loaded(transfer="", lineage=0)
@@ -64,6 +67,7 @@ class StateFetch:
         self._links.reach({part.source for part in plan.ranges})
         records = (roster.record(part.source) for part in plan.ranges)
         self._served_by = {record.site: record.incarnation for record in records if record is not None}
+        self._gone = set()
 
     def start(self) -> bool:
         """Begin, if there is a plan, and a worker that gives its region."""
@@ -72,6 +76,7 @@ class StateFetch:
         self._waits = False
         self._outbox.emit([FetchState(plan=self.plan, have=self.region_filled)])
         self.region_filled = True
+        self._drop(self._gone)
         return True
 
     def filled(self) -> None:
@@ -108,6 +113,19 @@ class StateFetch:
             return True
         sources_gone = all(self._has_gone(part.source, roster) for part in self.plan.ranges)
         return sources_gone and agreed.transfer == self.plan.transfer  # a new plan replaces this one
+
+    def part_with_sources(self, roster: Roster) -> None:
+        """Those that are out of the roster, or began anew, are asked no more; with none left the transfer fails."""
+        if self.plan is None or self.verified_bytes >= self.plan.state_bytes:
+            return
+        gone = {part.source for part in self.plan.ranges if self._has_gone(part.source, roster)} - self._gone
+        self._gone |= gone
+        if not self._waits:
+            self._drop(gone)
+
+    def _drop(self, sources: Set[SiteId]) -> None:
+        assert self.plan is not None
+        self._outbox.emit([DropSource(transfer=self.plan.transfer, source=one) for one in sorted(sources)])
 
     def _has_gone(self, source: SiteId, roster: Roster) -> bool:
         record = roster.record(source)

@@ -169,6 +169,12 @@ class ReplicationEngine:
             self._run_joiner(fetch, fetch.machine.cancel())
             self._end_fetch(fetch)
 
+    def source_gone(self, transfer: str, site: SiteId) -> None:
+        """It is asked for nothing more, also when its link is back; without another source the transfer fails."""
+        fetch = self._fetch
+        if fetch is not None and fetch.machine.plan.transfer == transfer:
+            self._run_joiner(fetch, fetch.machine.gone(site, now_s=self._now_s()))
+
     # -- links and frames ----------------------------------------------------------------------------------------------
 
     def link_up(self, site: SiteId) -> None:

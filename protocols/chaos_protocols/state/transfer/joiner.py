@@ -44,9 +44,6 @@ from chaos_protocols.wire.bulk import (
 )
 from chaos_protocols.wire.plans import ReplicationPlan
 
-WRONG_BLOCKS_MAX = 3
-"""From one source; then it is not asked any more, even if it is the last one."""
-
 
 class TransferMachine:
     """See the module. Every call returns effects; `deadline_s` says when `due` wants to be called (None: never)."""
@@ -115,8 +112,7 @@ class TransferMachine:
 
     def link_up(self, site: SiteId, *, now_s: float) -> list[JoinerEffect]:
         """A source's link is new: what it was asked for is asked again, of it or of others."""
-        source = self._sources.get(site)
-        if source is None or self.ended:
+        if (source := self._sources.get(site)) is None or self.ended:
             return []
         self._take_back(source)
         if source.state is not SourceState.EXCLUDED:
@@ -125,10 +121,15 @@ class TransferMachine:
         return self._go_on(now_s)
 
     def link_lost(self, site: SiteId, *, now_s: float) -> list[JoinerEffect]:
-        source = self._sources.get(site)
-        if source is None or self.ended or not source.usable:
+        if (source := self._sources.get(site)) is None or self.ended or not source.usable:
             return []
         return self._drop(source, SourceState.DOWN, "its link was lost", now_s)
+
+    def gone(self, site: SiteId, *, now_s: float) -> list[JoinerEffect]:
+        """It is not the source of the plan any more, whatever its link and its next daemon say."""
+        if (source := self._sources.get(site)) is None or self.ended or source.state is SourceState.EXCLUDED:
+            return []
+        return self._drop(source, SourceState.EXCLUDED, "it left the run, or was started again", now_s)
 
     def takes(self, site: SiteId, header: BlockData, size_bytes: int) -> bool:
         """Whether this payload was asked for here and is still needed. If not, it is discarded: it may belong to an
@@ -148,8 +149,7 @@ class TransferMachine:
 
     def progressed(self, site: SiteId, *, now_s: float) -> None:
         """This source is alive, and has its snapshot."""
-        source = self._sources.get(site)
-        if source is not None:
+        if (source := self._sources.get(site)) is not None:
             source.hear(now_s)
             if source.state is SourceState.WAITING:
                 source.become(SourceState.READY, now_s)
@@ -195,7 +195,7 @@ class TransferMachine:
         source.refute()
         self._all.return_range(start, stop)
         others = any(other.usable for other in self._sources.values() if other is not source)
-        if source.wrong >= WRONG_BLOCKS_MAX or others:
+        if source.often_wrong or others:
             reason = f"{source.wrong} block(s) that it sent did not have their hash"
             return self._drop(source, SourceState.EXCLUDED, reason, now_s, wrong=True)
         self._all.spread(now_s)

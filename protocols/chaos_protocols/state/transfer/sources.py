@@ -23,6 +23,9 @@ BLOCK_BYTES_FIRST = 256 << 10
 WINDOW_BYTES_FIRST = 4 << 20
 RATE_SAMPLE_S = 0.1
 
+WRONG_BLOCKS_MAX = 3
+"""From one source; then it is not asked any more, even if it is the last one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
@@ -60,12 +63,12 @@ class SourceState(Enum):
 
 
 _LINK_LOST = "its link was lost"
-_REFUTED = "its bytes are wrong"
-_WRONG = "its bytes are wrong, or its snapshot is gone"
+_GONE = "its bytes are wrong, or it left the run, or was started again"
+_WRONG = "its bytes are wrong, its snapshot is gone, or it left the run, or was started again"
 
 STATE_CHANGES = {
     (SourceState.DOWN, SourceState.READY): "its link is up",
-    (SourceState.DOWN, SourceState.EXCLUDED): _REFUTED,
+    (SourceState.DOWN, SourceState.EXCLUDED): _GONE,
     (SourceState.READY, SourceState.DOWN): _LINK_LOST,
     (SourceState.READY, SourceState.WAITING): "it says that its snapshot is not taken yet",
     (SourceState.READY, SourceState.STALLED): "it was asked and showed no progress",
@@ -75,7 +78,7 @@ STATE_CHANGES = {
     (SourceState.WAITING, SourceState.STALLED): "its snapshot was not taken in time",
     (SourceState.WAITING, SourceState.EXCLUDED): _WRONG,
     (SourceState.STALLED, SourceState.READY): "its link was renewed",
-    (SourceState.STALLED, SourceState.EXCLUDED): _REFUTED,
+    (SourceState.STALLED, SourceState.EXCLUDED): _GONE,
 }
 """From, to, and what brings it about. A change that is not here is a defect of ours; docs/protocols/states.md is made
 from it."""
@@ -124,6 +127,10 @@ class Source:
     def refute(self) -> None:
         """A block that it sent, or a hash that it named, was wrong."""
         self.wrong += 1
+
+    @property
+    def often_wrong(self) -> bool:
+        return self.wrong >= WRONG_BLOCKS_MAX
 
     @property
     def usable(self) -> bool:

@@ -16,7 +16,7 @@ from chaos_protocols.agreement.raft.messages import AppendRequest
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.causes import Cause
-from chaos_protocols.effects import CancelTransfer, DeliverResult, FetchState
+from chaos_protocols.effects import CancelTransfer, DeliverResult, DropSource, FetchState
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
@@ -154,6 +154,27 @@ def test_a_transfer_ends_when_its_sources_are_out_of_the_roster() -> None:
     assert not of(leaves(B), CancelTransfer), "A serves it"
     assert [one.transfer for one in of(leaves(A), CancelTransfer)] == ["t"]
     assert bench.machine.state.fetch.plan is None
+
+
+def test_a_source_that_left_the_run_is_asked_no_more_though_another_is_there() -> None:
+    """That one may lose what it has, and say so: then nobody serves it (seed 2100731, 7 sites)."""
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 1), replication=follower_plan(D, A, B)))
+    gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
+    out = bench.agreed(RemoveSite(departure=gone, resolve=False, views=bench.roster.views))
+    assert of(out, DropSource) == [DropSource(transfer="t", source=B)]
+
+
+def test_a_source_that_leaves_before_the_transfer_could_begin_is_not_asked_either() -> None:
+    """The plan was agreed while the worker was away."""
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    bench.agreed(Replicate(views=views(bench, 1), replication=follower_plan(D, A, B)))
+    gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
+    out = bench.agreed(RemoveSite(departure=gone, resolve=False, views=bench.roster.views))
+    assert not of(out, DropSource)
+    out = hello(bench)
+    assert of(out, FetchState) and of(out, DropSource) == [DropSource(transfer="t", source=B)]
 
 
 def test_a_transfer_ends_when_its_sources_were_started_again() -> None:

@@ -349,3 +349,15 @@ def test_a_source_that_sends_whole_blocks_is_not_given_up_for_want_of_progress()
         run.take(run.machine.received(A, header, stop - start, now_s=run.now_s))
         run.take(run.machine.due(now_s=run.now_s))
     assert run.dropped == []
+
+
+def test_a_source_that_is_gone_is_not_waited_for_when_its_link_is_back() -> None:
+    """Its next daemon says for minutes that the snapshot is not taken yet (seed 2100731, 7 sites)."""
+    run = Run(plan(a=MIB, b=MIB))
+    run.take(run.machine.link_lost(B, now_s=run.now_s))
+    run.take(run.machine.gone(B, now_s=run.now_s))
+    run.take(run.machine.link_up(B, now_s=run.now_s))
+    assert run.machine.sources()[B] is SourceState.EXCLUDED
+    assert not run.machine.gone(B, now_s=run.now_s), "once"
+    run.take(run.machine.told(A, BlockGone(transfer="t"), now_s=run.now_s))
+    assert isinstance(run.log[-1], FetchFailed)
