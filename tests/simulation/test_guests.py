@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.simulator import guests
 from tests.simulator.lies import LIE, MADE_UP
-from tests.simulator.oracles_boundary import NEGOTIATIONS
+from tests.simulator.oracles_boundary import NEGOTIATIONS, PENDING
 from tests.simulator.violation import Violation
 from tests.simulator.world import World
 
@@ -58,19 +58,26 @@ def test_a_word_that_changes_something_is_seen_beside_that(left: int) -> None:
         guests.hear(site, WORD)
 
 
+@pytest.mark.parametrize("waits_for_its_turn", [False, True])
 @pytest.mark.parametrize("way_is_left", [False, True])
 def test_a_joiner_to_whom_the_only_way_was_a_guests_own_link_is_lost_with_that(
-    monkeypatch: pytest.MonkeyPatch, way_is_left: bool
+    monkeypatch: pytest.MonkeyPatch, way_is_left: bool, waits_for_its_turn: bool
 ) -> None:
-    """Seed 930433, 3 sites: what was negotiated with it ended, as the guest said that its link to it is down."""
+    """Seed 930433, 3 sites: what was negotiated with it ended, as the guest said that its link to it is down; and in
+    2100639, 5 sites, what of that waited for its turn in the agreement."""
     site: Any = _Site(0, harm=1)
     joiner, roster = SiteId("02b"), SimpleNamespace(record=lambda _: None)
     ways = lambda: {joiner} if way_is_left or not site.harmed else set()  # noqa: E731
     running = {"join": SimpleNamespace(joiner=joiner), "leave": SimpleNamespace()}
     site.machine = SimpleNamespace(reachable=ways, roster=roster, scheduler=SimpleNamespace(negotiations=running))
-    nothing = (None,) * NEGOTIATIONS
-    names = lambda: tuple((one, "") for one in running if one != "join" or not site.harmed)  # noqa: E731
-    monkeypatch.setattr(guests, "believed", lambda *_: (*nothing, names(), None))
+
+    def belief(*_: Any) -> tuple[Any, ...]:
+        left = [one for one in running if one != "join" or not site.harmed]
+        between = (None,) * (PENDING - NEGOTIATIONS - 1)
+        waits = tuple(left) if waits_for_its_turn else ()
+        return (*(None,) * NEGOTIATIONS, tuple((one, "") for one in left), *between, (waits, True))
+
+    monkeypatch.setattr(guests, "believed", belief)
     down = LinkStateAdvertisement(neighbour=joiner, incarnation=1, up=False, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
     word = SimpleNamespace(envelope=SimpleNamespace(event_id=LIE, source="00guest", message=down))
     if way_is_left:

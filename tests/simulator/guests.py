@@ -15,7 +15,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement, RaftEnvelope
 from tests.simulator.lies import BROUGHT, CLAIM, LIE, MADE_UP, Liar
 from tests.simulator.node import Node
-from tests.simulator.oracles_boundary import NEGOTIATIONS, fingerprint
+from tests.simulator.oracles_boundary import NEGOTIATIONS, PENDING, fingerprint
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
@@ -131,11 +131,13 @@ def _joiners_in_reach(node: Node) -> dict[str, SiteId]:
 
 
 def _without(belief: tuple[Any, ...], over: set[str]) -> tuple[Any, ...]:
-    """All but those negotiations."""
-    if not over:
-        return belief
-    left = tuple(one for one in belief[NEGOTIATIONS] if one[0] not in over)
-    return (*belief[:NEGOTIATIONS], left, *belief[NEGOTIATIONS + 1 :])
+    """All but those negotiations, and what of them waits for its turn."""
+    left = list(belief)
+    if over:
+        left[NEGOTIATIONS] = tuple(one for one in belief[NEGOTIATIONS] if one[0] not in over)
+        names, idle = belief[PENDING]
+        left[PENDING] = (tuple(one for one in names if one not in over), idle)
+    return tuple(left)
 
 
 def _at_rest(node: Node, guest: str) -> tuple[Any, ...] | None:

@@ -97,6 +97,9 @@ class ReplayOracle:
 NEGOTIATIONS = 8
 """Where they stand in a fingerprint: pairs of a name and a state."""
 
+PENDING = 10
+"""Where those stand that have something to be agreed: the names, and whether nothing is being agreed."""
+
 
 def fingerprint(node: Node) -> tuple[Any, ...]:
     """All that decides what a site does next, save for when it last heard something (old bytes prove a live link)."""
@@ -115,7 +118,7 @@ def fingerprint(node: Node) -> tuple[Any, ...]:
         (state.fetch.plan, state.session.round, state.source.plan, membership.evicted_epoch),
         tuple(sorted((name, one.state.value) for name, one in scheduler.negotiations.items())),
         tuple(sorted(scheduler.term.resolution.answers.items())),
-        (len(scheduler.term.negotiations.pending), scheduler.in_flight is None),
+        (tuple(sorted(scheduler.term.negotiations.pending)), scheduler.in_flight is None),
         tuple((site, report[0]) for site, report in sorted(scheduler.term.reports.newest.items())),
         tuple((site, one.phase, one.wanted, one.goodbye) for site, one in sorted(machine.links.neighbours.items())),
         tuple(sorted(machine.network.incarnations.items())),
