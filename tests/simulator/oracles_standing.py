@@ -104,14 +104,22 @@ class StandingOracle:
         for wait in machine.participation.waits.waited_for:
             if wait.reason not in ("", BEHIND):
                 continue  # it has given, and that does not arrive
-            running, newest = machine.rounds.running, self._world.oracles.newest
-            view = newest.view_of(running.round) if newest is not None and running is not None else None
-            asked = view is not None and running is not None and view.epoch == running.epoch
-            if asked and view is not None and wait.site not in view.members and wait.seconds > TOLD_OF_S:
+            if wait.seconds > TOLD_OF_S and not self._counts(machine, wait.site):
                 self._fail(8, f"{node.name} says that it waits for {wait.site}, which does not count in that round")
             given = self._gave_s.get(wait.site)
             if given is not None and given[0] == machine.rounds.running and now_s - given[1] > TOLD_OF_S:
                 self._fail(8, f"{node.name} says that it waits for {wait.site}, which has given its part")
+
+    def _counts(self, machine: SiteMachine, site: str) -> bool:
+        """Whether a site counts in the round that is said to wait for it, or this one does not know that round's view
+        yet. A joiner counts from its snapshot's round on, and may be told of the one before."""
+        running, told, newest = machine.rounds.running, machine.participation.waits._told, self._world.oracles.newest
+        if running is None or told is None or newest is None:
+            return True
+        number = min(told.round, running.round)
+        view = newest.view_of(number)
+        known = view is not None and (view.epoch == running.epoch or number < running.round)
+        return view is None or not known or site in view.members
 
 
 def _order(tag: Tag | None) -> tuple[int, int]:
