@@ -41,8 +41,12 @@ class RecoveryOracle:
         world, machine = self._world, node.machine
         assert machine is not None
         now_s, here = world.now_s, node.site
-        if now_s - self._stepped_s.get(here, now_s) > self._beat_s + SLACK_S:
+        stood_s = now_s - self._stepped_s.get(here, now_s)
+        if stood_s > self._beat_s + SLACK_S:
             self._awake_s[here] = now_s  # it stood still itself
+        elif stood_s > self._beat_s:  # for less; that time is nobody's silence either
+            for site in machine.links.neighbours:
+                self._heard_s[here, site] = min(now_s, self._heard_s.get((here, site), 0.0) + stood_s)
         self._stepped_s[here] = now_s
         if not timer:
             return
