@@ -77,4 +77,15 @@ NEWEST = (
         patches=(Patch("chaos_protocols.state.fetch:StateFetch.part_with_sources", "not self._waits", "False"),),
         test="test_missing_state:test_a_source_that_left_the_run_is_asked_no_more_though_another_is_there",
     ),
+    Undone(
+        row=108,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.pause:Pause._why_not_yet",
+                "(fetch.waits and not brought)",
+                "fetch.waits",
+            ),
+        ),
+        test="test_parts:test_while_the_round_of_the_plan_is_not_done_it_says_who_will_send_the_rest_of_the_state",
+    ),
 )

@@ -193,9 +193,10 @@ class Pause:
 
     def _why_not_yet(self) -> Why | None:
         """A transfer was asked for, and its sources have yet to reach the round whose state they send: that takes as
-        long as they compute, in which no byte moves and no round is done."""
-        fetch = self._state.fetch
-        if fetch.plan is None or fetch.waits or fetch.verified_bytes or not self._lacks_state():
+        long as they compute, in which no byte moves and no round is done. A worker that has a part of the state is
+        brought to that round before."""
+        fetch, brought = self._state.fetch, self._rounds.delivery.is_damaged
+        if fetch.plan is None or (fetch.waits and not brought) or fetch.verified_bytes or not self._lacks_state():
             return None
         sources = sorted({part.source for part in fetch.plan.ranges})
         return Cause.STATE_PROMISED.told(round=fetch.plan.round, sites=_named(sources))

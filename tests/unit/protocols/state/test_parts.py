@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, training_member, views
-from tests.unit.protocols.one_site import MODEL, A, B, D, record, sent
+from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, D, record, sent
 from tests.unit.protocols.state.test_local_checkpoint import copied, keeper
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import PromoteSite, Replicate, SetRestorePoint
 from chaos_protocols.agreement.views import make_view
+from chaos_protocols.causes import Cause
 from chaos_protocols.effects import DeliverResult, FetchState, RestoreMemoryCheckpoint
 from chaos_protocols.wire.control import CaughtUp, StateRequest
 from chaos_protocols.wire.worker import TakeSnapshot, TrainFrom
@@ -67,6 +68,16 @@ def test_what_is_left_is_brought_to_the_round_of_the_plan_and_written_before_any
     bench.handle(events.TransferFinished(transfer="u"))
     out = bench.handle(events.WorkerLoaded(round=4))
     assert delivered(out) == [5], "from here on it is a worker that has the state"
+
+
+def test_while_the_round_of_the_plan_is_not_done_it_says_who_will_send_the_rest_of_the_state() -> None:
+    """The only one who trains may hang (seed 961280 of the simulator)."""
+    bench = member_at_one()
+    damaged_hello(bench, 1)
+    agreed_plan(bench, 4)
+    bench.alive(SETTINGS.stateless_s + 0.5)
+    why = bench.machine.participation.pause.why()
+    assert why is not None and why.cause is Cause.STATE_PROMISED and B[:8] in why.text and "round 4:" in why.text
 
 
 def test_where_a_result_since_is_gone_all_of_the_state_comes() -> None:
