@@ -177,7 +177,8 @@ def fast_when(tmp_path: Path, kind: str, **fields: int) -> Callable[[Controller,
 def agree(digests: Digests, others: Digests, *, rounds: int) -> None:
     common = digests.keys() & others.keys()
     assert rounds in common, (sorted(digests), sorted(others))
-    assert all(digests[each] == others[each] for each in common)
+    unlike = {each: (digests[each], others[each]) for each in sorted(common) if digests[each] != others[each]}
+    assert not unlike, f"rounds {sorted(unlike)} of {sorted(common)}; the first: {next(iter(unlike.items()))}"
 
 
 FAULTS: list[tuple[str, dict[str, Any]]] = [
