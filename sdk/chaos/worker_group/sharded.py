@@ -24,6 +24,8 @@ class ShardedLayer(Layer):
         super().__init__(index, _pieces_of(whole))
         self.adds = False
         self.whole = whole
+        self._gathered = [part for part in whole.modules() if isinstance(part, FSDPModule)]
+        """Those that put their parameters together for a pass, and part them again after the backward one."""
         self._cut = dict(zip(self.module.parameters(), whole.parameters(), strict=True))
 
     @property
@@ -53,14 +55,32 @@ class ShardedLayer(Layer):
         """This process's piece of the gradient that a backward pass has left."""
         return _piece(parameter.grad)
 
+    def update(self, gradient: torch.Tensor, round: int) -> None:
+        self._part()
+        super().update(gradient, round)
+
+    def loaded(self) -> None:
+        self._part()
+        super().loaded()
+
+    def take_parameters(self, data: torch.Tensor) -> None:
+        self._part()
+        super().take_parameters(data)
+
+    def _part(self) -> None:
+        """Its pieces change. After a pass that ended before its backward half, as where another worker died in the
+        step, the library has the parameters together still: it would compute with these again, and show them."""
+        for module in self._gathered:
+            module.reshard()
+
     def drop(self) -> None:
         if self.held:
+            self._part()
             super().drop()
             self._cut = {}
             self.whole.to("meta")
-            for part in self.whole.modules():
-                if isinstance(part, FSDPModule):
-                    _forget_memory(part)
+            for part in self._gathered:
+                _forget_memory(part)
 
     def revive(self) -> None:
         if self.held:

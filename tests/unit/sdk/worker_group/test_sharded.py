@@ -94,6 +94,32 @@ def test_a_layer_that_was_dropped_comes_back_with_the_state_that_is_loaded(mesh:
     assert torch.equal(trained(sharded, 1, value), trained(plain, 1, value)), "its tables are back as well"
 
 
+@pytest.mark.parametrize("changed", ["loaded", "updated", "taken", "dropped"])
+def test_after_a_pass_that_ended_half_way_a_layer_computes_with_what_it_has_then(
+    mesh: DeviceMesh, changed: str
+) -> None:
+    """Another worker dies after the forward half: the library would compute once more with the parameters of then."""
+    plain, sharded = made(mesh)
+    value = torch.ones(2, 3)
+    for layer in (plain, sharded):
+        layer.run(value.clone().requires_grad_())
+    other, _ = made(mesh)
+    trained(other, 0, value)
+    for layer in (plain, sharded):
+        if changed == "updated":
+            layer.update(torch.ones(layer.gradient_size), 1)
+        elif changed == "taken":
+            layer.take_parameters(other.parameters_now())
+        else:
+            if changed == "dropped":
+                layer.drop()
+                layer.revive()
+            layer.load(other.state())
+    whole: list[Any] = list(sharded.whole.parameters())
+    assert all(torch.equal(one.full_tensor(), theirs) for one, theirs in zip(whole, plain.parameters, strict=True))
+    assert torch.equal(trained(sharded, 1, value), trained(plain, 1, value))
+
+
 def test_what_is_not_shared_as_a_whole_by_one_of_two_ways_is_refused(mesh: DeviceMesh) -> None:
     def left_alone(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
         """As a function that forgets a kind of layer."""
