@@ -5,5 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-OPEN: Mapping[tuple[int, int], int] = {}
+OPEN: Mapping[tuple[int, int], int] = {
+    (3001321, 3): 11,
+}
 """Seed and sites to the invariant that is known to break."""
