@@ -8,20 +8,13 @@ turns that follow each other.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from benchmarks.measure import Figures, Spread, ratios, spread
-from benchmarks.over_library_site import ENVIRONMENT, SHAPES
-from chaosd.worker_group.controller import Controller
-from chaosd.worker_group.planning import SitePlanner
-from chaosd.worker_group.processes import launch
+from benchmarks.over_library_site import SHAPES, train
 
 WORKER = Path(__file__).with_name("fast_sums.py")
 BAR = 1.03
@@ -33,21 +26,9 @@ MICRO_BATCH, MICRO_BATCH_LONG = 2, 10
 
 def _train(way: str, turns: int, micro_batch: int) -> list[float]:
     """Seconds of each step. Raises RuntimeError where the training failed."""
-    pipelines, stages = SHAPES[way]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "seconds"
-        controller = Controller(
-            command=[sys.executable, "-u", str(WORKER), way, str(out), *map(str, (turns, TURN_STEPS, micro_batch))],
-            workers=pipelines * stages,
-            planner=SitePlanner(workers=pipelines * stages, pipelines=pipelines, stages=stages),
-            restarts=0,
-            launch=functools.partial(launch, stdout=subprocess.DEVNULL),
-            environment={**ENVIRONMENT, "CHAOS_STANDALONE": "1"},
-            happened=lambda _: None,
-        )
-        failed = asyncio.run(controller.run())
-        if failed:
-            raise RuntimeError(f"{way}: {failed}")
+        train(WORKER, way, [str(out), *map(str, (turns, TURN_STEPS, micro_batch))])
         found: list[float] = json.loads(out.read_text(encoding="utf-8"))
     return found
 

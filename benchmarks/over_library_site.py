@@ -6,6 +6,7 @@ import asyncio
 import functools
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from chaosd.worker_group.controller import Controller
@@ -19,12 +20,12 @@ SHAPES = {"layers": (2, 1), "replicas": (2, 1), "stages": (2, 2)}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 
 
-def main() -> None:
-    """Raises RuntimeError where the training failed."""
-    way, *words = sys.argv[1:]
+def train(worker: Path, way: str, words: Sequence[str]) -> None:
+    """The processes of a site, each of which runs `worker` with these words. Raises RuntimeError where the training
+    failed."""
     pipelines, stages = SHAPES[way]
     controller = Controller(
-        command=[sys.executable, "-u", str(WORKER), way, *words],
+        command=[sys.executable, "-u", str(worker), way, *words],
         workers=pipelines * stages,
         planner=SitePlanner(workers=pipelines * stages, pipelines=pipelines, stages=stages),
         restarts=0,
@@ -35,6 +36,11 @@ def main() -> None:
     failed = asyncio.run(controller.run())
     if failed:
         raise RuntimeError(f"{way}: {failed}")
+
+
+def main() -> None:
+    way, *words = sys.argv[1:]
+    train(WORKER, way, words)
 
 
 if __name__ == "__main__":

@@ -243,7 +243,7 @@ class SiteMachine(SiteParts):
         if not self.network.take_change():
             return
         leader = self.raft.leader
-        if leader is None and self._reaches_all():
+        if leader is None and self.raft.waits_alone and self._reaches_all():
             self._carry_out(self.raft.all_reached(now_s=self.now_s))
         if leader is not None and leader != self.site and leader not in self.reachable():
             self._carry_out(self.raft.leader_lost(now_s=self.now_s))

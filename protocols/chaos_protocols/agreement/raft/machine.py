@@ -277,13 +277,17 @@ class RaftMachine:
         election.leader_lost(self._core, now_s)
         return self._core.take_effects()
 
+    @property
+    def waits_alone(self) -> bool:
+        """No other vote is needed, and this site does not lead yet."""
+        return self._core.role is Role.FOLLOWER and self._core.voters == (self._core.site,)
+
     def all_reached(self, *, now_s: float) -> list[Effect]:
         """All that this site may lead can be reached, over all the links that there should be. A sole voter that was
         started anew leads from now on: no site and no link is removed because it was not up again yet."""
-        core = self._core
-        if core.role is not Role.FOLLOWER or core.voters != (core.site,):
+        if not self.waits_alone:
             return []
-        core.elect_not_after(now_s)
+        self._core.elect_not_after(now_s)
         return self.tick(now_s=now_s)
 
     # --- what leaders show
