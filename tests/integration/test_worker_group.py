@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from collections.abc import Iterator
@@ -18,8 +19,10 @@ from tests.rigs.worker_group import STOPPED_S, Ran, alone, train
 
 from chaos_planner.pipelines.plans.layout import Policy
 from chaos_protocols.worker_group import suspicion
+from chaos_protocols.worker_group.suspicion import Work
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
+from chaosd.worker_group.timed_steps import TimedSteps
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +59,28 @@ async def test_a_worker_killed_in_a_step_is_rerouted_around(tmp_path: Path, wher
     assert resumed in allowed, "a step is repeated exactly if it was not committed"
     (recovered,) = ran.of("recovered")
     assert recovered.at_s == ran.of("training")[-1].at_s and "worker 1 is lost" in recovered.reason
+
+
+async def test_timed_workers_tell_what_they_did_in_the_step_of_a_loss_and_after(tmp_path: Path) -> None:
+    timed = TimedSteps()
+    ran = await train(tmp_path, dp=2, pp=2, spares=1, faults="3:2:backward", timed=timed)
+    check(ran)
+    found, last = timed.recovery, timed.undisturbed()
+    assert found is not None and last is not None
+    ((_, _, struck_s),) = ran.struck
+    assert found.start_s < struck_s < found.ready_s < found.end_s
+    assert all(span.end_s < struck_s for span in found.spans[3]), "the dead tell nothing"
+    for worker in {0, 1, 2}:
+        works = [span.work for span in found.spans[worker]]
+        built = works.index(Work.BUILDING)
+        assert Work.UPDATE in works[built:] and (worker != 2 or Work.FORWARD in works[:built]), (worker, works)
+    assert last.plan.generation == 2 and last.spans.keys() == {0, 1, 2, 4}
+    for worker, spans in last.spans.items():
+        assert all(one.end_s <= other.start_s + 1e-4 for one, other in itertools.pairwise(spans)), worker
+    for kind, layer in itertools.product((Work.FORWARD, Work.BACKWARD), range(len(last.plan.hello.layers))):
+        holders = [spans for worker, spans in last.spans.items() if layer in last.plan.layers[worker]]
+        passes = [span.micro_batch for spans in holders for span in spans if span.work is kind]
+        assert sorted(passes) == list(range(last.plan.hello.micro_batches)), "each micro-batch once through each layer"
 
 
 @pytest.mark.parametrize("where", ["forward", "update"])

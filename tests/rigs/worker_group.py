@@ -20,6 +20,7 @@ from chaos_planner.pipelines.plans.layout import Policy
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
 from chaosd.worker_group.planning import SitePlanner
+from chaosd.worker_group.timed_steps import TimedSteps
 
 SCRIPT = Path(site_training.__file__)
 LIMIT_S = 250.0
@@ -79,8 +80,9 @@ async def train(
     environment: Mapping[str, str] | None = None,
     daemon: Path | None = None,
     watch: Callable[[Controller, Happened], None] | None = None,
+    timed: TimedSteps | None = None,
 ) -> Ran:
-    """Train to the end, or until it cannot go on."""
+    """Train to the end, or until it cannot go on. `timed`: keeps what the workers do when."""
     struck = tmp_path / f"struck-{dp}-{pp}"
     struck.touch()
     ran = Ran()
@@ -99,6 +101,7 @@ async def train(
         planner=planner,
         failure_timeout_s=failure_timeout_s,
         audit=True,
+        timed=timed,
         launch=launch,
         group_size=group_size,
         environment={"FAULTS": faults, "STRUCK": str(struck), "OMP_NUM_THREADS": "1", **(environment or {})},

@@ -45,6 +45,9 @@ def run(
     ] = 1.0,
     audit: Annotated[bool, typer.Option("--audit", help="compare the replicas' states after every step")] = False,
     events: Annotated[Path | None, typer.Option(help="write what happens to this file, a JSON object a line")] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="draw the last step and the last recovery, as measured, into this file (.svg)")
+    ] = None,
     standalone: Annotated[bool, typer.Option("--standalone", help="in no run, whatever the script says")] = False,
     config: ConfigOption = None,
 ) -> None:
@@ -63,6 +66,7 @@ def run(
       $ chaosd run --nproc 4 --standalone train.py
       $ chaosd run --nproc 8 --group-size 2 --dp 2 --pp 2 --standalone train.py
       $ chaosd run --nproc 8 --spares 1 --restarts 3 --events events.jsonl train.py --epochs 3
+      $ chaosd run --nproc 8 --dp 2 --pp 4 --standalone --timeline steps.svg train.py
 
     Ctrl+C ends the training after the message has reached all workers, a second one at once. Exit codes: 0 trained to
     the end, or left its run, 1 could not go on, 2 wrong usage, 130 ended by Ctrl+C before (143: by SIGTERM).
@@ -78,12 +82,14 @@ def run(
     workers = _workers(nproc, group_size, dp * pp)
     if not Path(command[0]).exists() and command[0].endswith(".py"):
         fail(f"{command[0]}: no such script", EXIT_USAGE)
+    if timeline is not None:
+        _check_timeline(timeline)
     given = {"workers": workers, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan)}
     import asyncio  # here: the other commands start without it
 
     site = {"environment": {"CHAOS_STANDALONE": "1"}} if standalone else {"daemon": _worker_socket(config)}
     failed, ended_by = asyncio.run(
-        _run(command, given, group_size, chosen, events, spares, restarts, failure_timeout_s, audit, site)
+        _run(command, given, group_size, chosen, events, spares, restarts, failure_timeout_s, audit, site, timeline)
     )
     if failed and ended_by is not None:
         fail(f"the training was ended by {ended_by.name} before it was complete", 128 + ended_by)
@@ -119,6 +125,15 @@ def _worker_socket(config: Path | None) -> Path:
     return Path(values.get("worker_socket") or folder / WORKER_SOCKET_NAME)
 
 
+def _check_timeline(path: Path) -> None:
+    from chaosd.worker_group.timeline_file import UnusableFile, check_file
+
+    try:
+        check_file(path)
+    except UnusableFile as error:
+        fail(f"--timeline {error}", EXIT_USAGE)
+
+
 def _plan(path: Path) -> Any:
     from chaos_planner.pipelines.plans.execution import ExecutionPlan
 
@@ -140,6 +155,7 @@ async def _run(
     failure_timeout_s: float,
     audit: bool,
     site: dict[str, Any],
+    timeline: Path | None = None,
 ) -> tuple[str, signal.Signals | None]:
     """Why it could not go on, or empty; by which signal it was asked to end."""
     from chaos_planner.pipelines.plans.layout import Policy
@@ -147,9 +163,13 @@ async def _run(
     from chaosd.worker_group.history import Happened
     from chaosd.worker_group.planning import SitePlanner
     from chaosd.worker_group.processes import python_command
+    from chaosd.worker_group.timed_steps import TimedSteps
+    from chaosd.worker_group.timeline_file import TimelineFile
 
     names = {"reroute": Policy.REROUTE, "dynamic": Policy.DYNAMIC, "spare": Policy.RESTART}
     planner = SitePlanner(**given, policies=frozenset(names[word] for word in policies))
+    timed = TimedSteps()
+    drawing = None if timeline is None else TimelineFile(timeline, timed, planner, Path(command[0]).name)
     out = None if events is None else events.open("w", encoding="utf-8")
     try:
 
@@ -158,6 +178,8 @@ async def _run(
                 line = {"at_s": round(entry.at_s, 6), "kind": entry.kind, "reason": entry.reason, **entry.fields}
                 out.write(json.dumps(line) + "\n")
                 out.flush()
+            if drawing is not None:
+                drawing.take(entry)
             if entry.kind not in ASIDE:
                 typer.echo(_line(entry.kind, entry.reason, dict(entry.fields)), err=True)
 
@@ -170,6 +192,7 @@ async def _run(
             restarts=restarts,
             failure_timeout_s=failure_timeout_s,
             audit=audit,
+            timed=None if drawing is None else timed,
             **site,
             happened=happened,
         )
@@ -179,6 +202,9 @@ async def _run(
     finally:
         if out is not None:
             out.close()
+        if drawing is not None:
+            await drawing.close()
+            typer.echo(f"chaosd: timeline: {drawing.outcome}", err=True)
 
 
 def _on_signals(end: Callable[[str], None]) -> list[signal.Signals]:

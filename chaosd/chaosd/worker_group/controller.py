@@ -66,12 +66,13 @@ from chaos_protocols.worker_group.suspicion import (
 from chaosd.worker_group.board import FOLDER_PREFIX, WRITE_INTERVAL_S, Board
 from chaosd.worker_group.collector import CyclesLater
 from chaosd.worker_group.feedback import Feedback
-from chaosd.worker_group.history import Happened, RecoveryTimes, StepPaces
+from chaosd.worker_group.history import GroupHistory, Happened, StepPaces
 from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
 from chaosd.worker_group.run_line import RunLine
+from chaosd.worker_group.timed_steps import TimedSteps
 from chaosd.worker_group.ways import Unplannable
 
 FINISH_S = 10.0
@@ -90,7 +91,8 @@ LOOK_INTERVAL_S = 0.01
 class Controller:
     """Of one worker group, for one training. `group_size`: processes of a worker. `happened` is told every entry of
     its history; `environment` is added to that of the workers; `daemon`: the worker socket of the site's daemon,
-    in whose run these workers take part if their script wants that; None: they train by themselves."""
+    in whose run these workers take part if their script wants that; None: they train by themselves. `timed`: keeps
+    what they do when."""
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class Controller:
         restarts: int = 3,
         failure_timeout_s: float = 1.0,
         audit: bool = False,
+        timed: TimedSteps | None = None,
         launch: Launch = launch,
         group_size: int = 1,
         environment: Mapping[str, str] | None = None,
@@ -117,9 +120,10 @@ class Controller:
                 restarts=restarts,
                 failure_timeout_s=failure_timeout_s,
                 audit=audit,
+                timed=timed is not None,
             )
         )
-        self._planner, self._happened = planner, happened
+        self._planner, self._timed = planner, timed
         self._environment = dict(environment or {})
         self._command, self._local, self._launch = list(command), (workers + spares) * group_size, launch
         self._group_size = group_size
@@ -129,7 +133,8 @@ class Controller:
         self._exits: dict[int, str] = {}
         self._dying: set[int] = set()
         self._cycles = CyclesLater()
-        self._recovery, self._paces, self._feedback = RecoveryTimes(), StepPaces(), Feedback(planner)
+        self._paces, self._feedback = StepPaces(), Feedback(planner, timed)
+        self._history = GroupHistory(happened, (self._paces,) if timed is None else (self._paces, timed))
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
@@ -242,6 +247,8 @@ class Controller:
         else:
             if isinstance(message, GroupHello) and message.run is not None and not self._laid_out(message.run):
                 return
+            if self._timed is not None:
+                self._timed.hear(worker, message)
             self._feed(WorkerSaid(worker=worker, message=message))
             learnt = self._feedback.take(worker, message, self._machine)
             if learnt is not None:
@@ -389,9 +396,4 @@ class Controller:
             self._run.tell(message)
 
     def _record(self, kind: str, reason: str, **fields: object) -> None:
-        entry = Happened(at_s=asyncio.get_running_loop().time(), kind=kind, reason=reason, fields=fields)
-        self._paces.take(entry)
-        self._happened(entry)
-        recovered = self._recovery.take(entry)
-        if recovered is not None:
-            self._happened(recovered)
+        self._history.record(asyncio.get_running_loop().time(), kind, reason, fields)

@@ -8,18 +8,22 @@ from chaos_protocols.worker_group.phases import GroupPhase
 from chaosd.worker_group.facts import StepFacts
 from chaosd.worker_group.history import ToRecord
 from chaosd.worker_group.planning import SitePlanner
+from chaosd.worker_group.timed_steps import TimedSteps
 
 
 class Feedback:
     """Of one worker group."""
 
-    def __init__(self, planner: SitePlanner) -> None:
-        self._planner, self._facts = planner, StepFacts()
+    def __init__(self, planner: SitePlanner, timed: TimedSteps | None = None) -> None:
+        self._planner, self._timed, self._facts = planner, timed, StepFacts()
 
     def begin(self, machine: WorkerGroupMachine) -> None:
         """A plan has come into force."""
         assert machine.hello is not None and machine.plan is not None
         self._facts.begin(machine.hello, machine.plan.shares)
+        planned = self._planner.in_force
+        if self._timed is not None and planned is not None:
+            self._timed.begin(machine.generation, machine.plan, planned, machine.hello)
 
     def take(self, worker: int, message: WorkerMessage, machine: WorkerGroupMachine) -> ToRecord | None:
         """Take what a worker says; an entry of the history if the planner has learnt from it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 PACES_KEPT = 20
 """Steps of which the median is shown."""
@@ -55,6 +55,30 @@ class StepPaces:
     @property
     def measured_s(self) -> float:
         return statistics.median(self._took_s) if self._took_s else 0.0
+
+
+class Takes(Protocol):
+    """Follows the history."""
+
+    def take(self, entry: Happened) -> object: ...
+
+
+class GroupHistory:
+    """Of one worker group: every entry goes to `told`, and to who follows it here."""
+
+    def __init__(self, told: Callable[[Happened], None], followers: Sequence[Takes]) -> None:
+        self._told, self._followers = told, followers
+        self._recovery = RecoveryTimes()
+
+    def record(self, at_s: float, kind: str, reason: str, fields: Mapping[str, object]) -> None:
+        """One more entry; where it ends a recovery, a second one sums that up."""
+        entry = Happened(at_s=at_s, kind=kind, reason=reason, fields=fields)
+        for follower in self._followers:
+            follower.take(entry)
+        self._told(entry)
+        recovered = self._recovery.take(entry)
+        if recovered is not None:
+            self._told(recovered)
 
 
 class RecoveryTimes:

@@ -13,6 +13,7 @@ import msgspec
 
 from chaos_planner.pipelines.costs.durations import Costs
 from chaos_planner.pipelines.estimates.evaluate import evaluate
+from chaos_planner.pipelines.estimates.timeline import Timeline, timeline
 from chaos_planner.pipelines.facts.site import ClusterFacts, DeviceFacts, LayerFacts, ModelProfile
 from chaos_planner.pipelines.plans.execution import ExecutionPlan
 from chaos_planner.pipelines.plans.layout import Policy
@@ -64,6 +65,16 @@ class SitePlanner:
         self._made: dict[int, tuple[Plan, ExecutionPlan]] = {}
         self._prepared: dict[Situation, tuple[Plan, ExecutionPlan]] = {}
         self._factors: MeasuredFactors | None = None
+
+    @property
+    def in_force(self) -> ExecutionPlan | None:
+        """The plan that is executed."""
+        return self._in_force
+
+    def expected(self, plan: ExecutionPlan, hello: GroupHello) -> Timeline:
+        """One step of a plan as it is expected now, by what is known of layers and workers."""
+        model, cluster = self._facts(hello, _named(plan))
+        return timeline(compile_plan(plan, model, cluster).streams, Costs(model, cluster))
 
     def learn(self, factors: MeasuredFactors, hello: GroupHello, present: frozenset[int]) -> float:
         """What steps really take: plans are worked out by that from now on. Seconds of a step of the plan in force."""

@@ -226,7 +226,7 @@ class WorkerGroupMachine(ToBeDone):
         self._change(GroupChange.PLAN)
         self.note("plan", plan.reason, generation=self.generation, step=self.step, **plan.facts())
         self.do(ev.BeginStore(generation=self.generation))
-        for worker, order in plan.orders(self.generation, self.step, audit=self._settings.audit).items():
+        for worker, order in plan.orders(self.generation, self.step, self._settings).items():
             self._tell(worker, order)
 
     def _is_ready(self, worker: int) -> None:

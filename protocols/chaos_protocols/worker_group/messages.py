@@ -17,6 +17,7 @@ import msgspec
 from chaos_protocols.names import WEIGHT_MAX
 from chaos_protocols.streams import LAYERS_MAX, MICRO_BATCHES_MAX, WORKERS_MAX, Number, Share
 from chaos_protocols.wire.worker import ContributionSpec, StateSpec
+from chaos_protocols.worker_group.suspicion import Work
 from chaos_protocols.worker_group.tags import Generation, Step, StepTag
 
 VERSION = 3
@@ -25,6 +26,9 @@ FRAME_BYTES_MAX = 64 << 20
 
 STORE_VALUE_BYTES_MAX = 64 << 10
 MOVES_MAX = 1 << 20
+
+SPANS_MAX = 4096
+"""Of one worker in one step; what it does after so many is not told."""
 
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
 Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
@@ -69,6 +73,19 @@ class Refresh(msgspec.Struct, frozen=True, array_like=True):
         """Who sends to whom: target to source, in turn, so that no keeper sends to all."""
         others = [worker for worker in self.holders if worker not in self.keepers]
         return {worker: self.keepers[at % len(self.keepers)] for at, worker in enumerate(others)}
+
+
+class DoneSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a worker did from `start_s` to `end_s`, on the machine's monotonic clock. `micro_batch`: of a pass; -1 of
+    anything else."""
+
+    work: Work
+    start_s: Seconds
+    end_s: Seconds
+    micro_batch: Annotated[int, msgspec.Meta(ge=-1, le=MICRO_BATCHES_MAX)] = -1
+
+
+DoneSpans: TypeAlias = Annotated[tuple[DoneSpan, ...], msgspec.Meta(max_length=SPANS_MAX)]
 
 
 class RunSpecs(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,12 +135,13 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """It has applied the update: `step` is that of the state it holds now. `digests`: of its layers, if the audit is
-    on. `seconds`: of the step, by kind of work."""
+    on. `seconds`: of the step, by kind of work. `spans`: what it did since it was asked last, if steps are timed."""
 
     generation: Generation
     step: Step
     digests: Annotated[tuple[tuple[Number, Digest], ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
     seconds: Annotated[dict[str, float], msgspec.Meta(max_length=16)] = {}
+    spans: DoneSpans = ()
 
 
 class _StillAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,10 +166,11 @@ class ResultMeasured(_StillAnswer, frozen=True, kw_only=True, tag=True):
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """It has stopped, whatever it was at, and its groups are gone."""
+    """It has stopped, whatever it was at, and its groups are gone. `spans`: as in `Stepped`."""
 
     generation: Generation
     tag: StepTag
+    spans: DoneSpans = ()
 
 
 class PeerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -190,7 +209,7 @@ class StoreGet(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class PlanOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Execute this from now on, beginning with this step. `moves`: transfers of state in which this worker is source or
-    target, the same order on both. `audit`: report digests after every step."""
+    target, the same order on both. `audit`: report digests after every step; `timed`: report what was done when."""
 
     generation: Generation
     step: Step
@@ -204,6 +223,7 @@ class PlanOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     refreshes: Annotated[tuple[Refresh, ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
     """Those in which it takes part, before each step that is computed and after each update."""
     audit: bool = False
+    timed: bool = False
     part: bool = False
     """Some layers of the model have no state before `TakeState`: nothing is complete before."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from chaos_protocols.streams import Share
 from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.messages import PlanOrder, Refresh, StateMove
+from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.tags import Generation, Step
 
 
@@ -60,7 +61,7 @@ class Plan:
             "moved_bytes": sum(move.stop - move.start for move in self.moves),
         }
 
-    def orders(self, generation: Generation, step: Step, *, audit: bool) -> dict[int, PlanOrder]:
+    def orders(self, generation: Generation, step: Step, settings: GroupSettings) -> dict[int, PlanOrder]:
         """What each worker is told."""
         found: dict[int, PlanOrder] = {}
         moves: dict[int, list[StateMove]] = {worker: [] for worker in self.shares}
@@ -79,7 +80,8 @@ class Plan:
                 lowest=tuple(sorted(layers - taken)),
                 keeps=None if self.kept is None else tuple(sorted(layers)),
                 refreshes=tuple(each for each in refreshes if worker in each.holders),
-                audit=audit,
+                audit=settings.audit,
+                timed=settings.timed,
                 part=self.part,
             )
             taken |= layers

@@ -24,7 +24,8 @@ SNAPSHOTS_PENDING_MAX = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     """`workers`: started at once and expected in the first plan together with `spares`. `restarts`: how many that die
-    are started anew, within an hour. `audit`: replicas' digests are compared after every step."""
+    are started anew, within an hour. `audit`: replicas' digests are compared after every step; `timed`: workers tell
+    what they did when."""
 
     token: str
     workers: int
@@ -33,3 +34,4 @@ class GroupSettings:
     failure_timeout_s: float = 1.0
     stop_timeout_s: float = 30.0
     audit: bool = False
+    timed: bool = False

@@ -18,6 +18,7 @@ from chaos.worker_group.groups import Groups, Receipt
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.moving import pair
 from chaos.worker_group.seeding import seed_of, seeded
+from chaos.worker_group.spans import SpanLog
 from chaos.worker_group.summing import StepSums, private, whole
 from chaos_protocols.streams import BackwardPass, ForwardPass, Message, ReceiveMessage, SendMessage, Share, Sum
 from chaos_protocols.worker_group.suspicion import Work
@@ -25,6 +26,13 @@ from chaos_protocols.worker_group.suspicion import Work
 AHEAD = 2
 """Receives that are posted at each peer before they are needed: its message comes while this worker computes, and has
 not to ask for a place first."""
+
+WORK_OF = {
+    "forward": Work.FORWARD,
+    "backward": Work.BACKWARD,
+    "waiting": Work.WAITING,
+    "summing": Work.SUMMING,
+}
 
 Loss = Callable[[Any, Any], torch.Tensor]
 MicroBatch = Callable[[int], tuple[Any, Any]]
@@ -55,6 +63,7 @@ class Task:
     parts: int = 1
     """This process computes part `part` of `parts` of each micro-batch, with the random numbers of a micro-batch of its
     own."""
+    spans: SpanLog | None = None
 
 
 @dataclass(slots=True)
@@ -108,7 +117,11 @@ class StepRun:
                     assert self._task.groups is not None
                     self.sums.close(total, self._task.me, self._task.groups, self._waits)
                     kind = "summing"
-            self.seconds[kind] += perf_counter() - began_s
+            ended_s = perf_counter()
+            self.seconds[kind] += ended_s - began_s
+            if self._task.spans is not None:
+                micro_batch = instruction.micro_batch if isinstance(instruction, ForwardPass | BackwardPass) else -1
+                self._task.spans.add(WORK_OF[kind], began_s, ended_s, micro_batch)
 
     def squares(self, layer: int) -> float:
         """The sum of the squares of a layer's summed gradient."""

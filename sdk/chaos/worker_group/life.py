@@ -222,14 +222,25 @@ class InGroup(ABC):
         else:
             assert run is not None
             update(layers, run, commit)
-        seconds = {} if run is None else {**run.seconds, "update": perf_counter() - began_s}
+        ended_s = perf_counter()
+        seconds = {} if run is None else {**run.seconds, "update": ended_s - began_s}
+        self.line.spans.waited(began_s)
+        self.line.spans.add(Work.UPDATE, began_s, ended_s)
         self._run, self._holds = None, commit.hold
         self._tag = StepTag(generation=self.line.generation, step=commit.step + 1, phase=StepPhase.COMPUTE)
         held = [layer for layer in layers if layer.held and layer.keeps] if order.audit else []
         digests = tuple((layer.index, layer.digest()) for layer in held)
         if commit.digest is not None and self._memory is not None:
             self._memory.copy([layers[index] for index in order.lowest], *commit.digest)
-        self.line.send(Stepped(generation=self.line.generation, step=commit.step + 1, digests=digests, seconds=seconds))
+        self.line.send(
+            Stepped(
+                generation=self.line.generation,
+                step=commit.step + 1,
+                digests=digests,
+                seconds=seconds,
+                spans=self.line.spans.taken(),
+            )
+        )
 
     def _doing(self, work: Work, peer: int = -1) -> None:
         self.line.agree() if work in PASSES else self.line.check()
@@ -260,6 +271,8 @@ class InGroup(ABC):
         self._run = None
         self._drop_groups()
         line.doing(Work.BUILDING)
+        line.spans.begin(wanted=order.timed)
+        began_s = perf_counter()
         groups = self._groups = Groups(line, order.generation)
         moving = {pair(each.source, each.target) for each in order.moves}
         groups.build([*order.share.groups(me), *moving])
@@ -267,6 +280,7 @@ class InGroup(ABC):
         waits: Callable[[int], None] = lambda peer: self._doing(Work.WAITING, peer)  # noqa: E731
         came = move(order.moves, me, self._training.parts, groups, waits)
         line.doing(Work.WAITING)
+        line.spans.add(Work.BUILDING, began_s, perf_counter())
         line.send(PlanReady(generation=order.generation))
         go = line.take(Go)
         line.doing(Work.BUILDING)

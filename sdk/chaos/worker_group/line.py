@@ -14,8 +14,10 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import TypeAlias, TypeVar
 
+from chaos.worker_group.spans import SpanLog
 from chaos_protocols.worker_group.messages import (
     CommitStep,
     Compute,
@@ -70,6 +72,7 @@ class ControlLine:
         self.token = environment["CHAOS_WORKER_TOKEN"]
         self.generation = 0
         """Of the order taken last."""
+        self.spans = SpanLog()
         self._tag = tag
         self._words = mmap.mmap(int(environment["CHAOS_WORKER_WORDS"]), SLOT_BYTES * SLOTS)
         at = self.worker * SLOT_BYTES
@@ -225,7 +228,8 @@ class ControlLine:
 
     def _answer(self) -> None:
         self._answered = self._stop_generation
-        self.send(Stopped(generation=self._stop_generation, tag=self._tag()))
+        self.spans.waited(perf_counter())
+        self.send(Stopped(generation=self._stop_generation, tag=self._tag(), spans=self.spans.taken()))
 
     def _read(self) -> None:
         try:

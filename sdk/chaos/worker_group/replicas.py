@@ -268,11 +268,14 @@ class ReplicaTogether(InGroup):
             run = self._computing
             if run is None or self.line.stopping:
                 raise GenerationEnded
+            micro_batch = run.due[0]
             run.take(loss)
             now_s = perf_counter()
             turned_s = max(self._handed_s, self._turned_s)  # no forward pass was seen: all is told as backward
             run.seconds["forward"] += turned_s - self._handed_s
             run.seconds["backward"] += now_s - turned_s
+            self.line.spans.add(Work.FORWARD, self._handed_s, turned_s, micro_batch)
+            self.line.spans.add(Work.BACKWARD, turned_s, now_s, micro_batch)
             if not run.due:
                 self._close_step(run)
         except (GenerationEnded, GroupFailed) as error:
@@ -313,7 +316,9 @@ class ReplicaTogether(InGroup):
             if isinstance(each, Sum):
                 self._doing(Work.SUMMING)
                 run.sums.close(each, self.line.worker, groups, waits)
-        run.seconds["summing"] += perf_counter() - began_s
+        ended_s = perf_counter()
+        run.seconds["summing"] += ended_s - began_s
+        self.line.spans.add(Work.SUMMING, began_s, ended_s)
         self._reduced(run, 0)
 
     def _interrupted(self, error: Exception) -> None:

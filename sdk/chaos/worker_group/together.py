@@ -74,4 +74,5 @@ class TrainsTogether(InGroup):
             micro_batches=loader.micro_batches,
             part=loader.part,
             parts=loader.parts,
+            spans=self.line.spans,
         )

@@ -25,6 +25,11 @@ from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE
         ),
         (["--policies", "reroute,hope", "x"], "allowed: a list of reroute, dynamic, spare"),
         (["--plan", "missing.json", "x"], "--plan missing.json:"),
+        (
+            ["--timeline", "steps.png", "x"],
+            "--timeline steps.png: the timeline is an SVG picture; name the file steps.svg",
+        ),
+        (["--timeline", "missing/steps.svg", "x"], "--timeline missing/steps.svg cannot be written"),
     ],
 )
 def test_wrong_usage_is_named(arguments: list[str], text: str) -> None:

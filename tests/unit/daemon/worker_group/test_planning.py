@@ -15,6 +15,7 @@ from chaos_protocols.streams import BackwardPass, Sum, prove
 from chaos_protocols.worker_group.events import AskPlanner
 from chaos_protocols.worker_group.messages import GroupHello
 from chaos_protocols.worker_group.plan import Plan
+from chaos_protocols.worker_group.settings import GroupSettings
 from chaosd.worker_group.facts import MeasuredFactors
 from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.ways import Unplannable
@@ -125,7 +126,7 @@ def test_after_any_losses_each_layer_is_kept_as_often_as_asked_by_those_that_hol
 
 def check_kept(plan: Plan, copies: int, layers: int) -> None:
     """And orders say the same to everybody."""
-    orders = plan.orders(1, 0, audit=False)
+    orders = plan.orders(1, 0, GroupSettings(token="", workers=4))
     for layer in range(layers):
         holders = [w for w, share in plan.shares.items() if share.first_layer <= layer < share.last_layer]
         keepers = [w for w in holders if layer in (orders[w].keeps or ())]
