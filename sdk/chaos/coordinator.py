@@ -119,7 +119,8 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         it clears. `apply(averaged, round)` gets the averages by the same names, read only and valid until it returns,
         and the number of the round, from 1 on; it updates `arrays` in place and depends on nothing else: the same on
         every site, bit for bit, also on a joiner. A model of `parallelize`: `optimizer` is a function from a list of
-        parameters to an optimizer, and `clip_norm` bounds the norm of the whole gradient; returns at once.
+        parameters to an optimizer, `scheduler` one from an optimizer to its scheduler, and `clip_norm` bounds the norm
+        of the whole gradient; returns at once.
 
         sync: `EveryStep()` (default), `LocalSGD(every=...)`, `DiLoCo(every=...)`: docs/training-modes.md.
         rounds_per_epoch: for `coordinator.epoch`. frozen: frozen parameters are sent to a joiner (`"replicate"`) or
@@ -133,7 +134,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
-            self._train_parallel(self._parallel, optimizer, clip_norm, sync or self._sync)
+            self._train_parallel(self._parallel, optimizer, scheduler, clip_norm, sync or self._sync)
             return
         self._check_plain(model)
         if self._session is not None:

@@ -79,8 +79,10 @@ class Entering(ParallelSite, ABC):
             if self._replicated is not None:
                 self._replicated.talk_through(conversation, session)
 
-    def _train_parallel(self, model: ParallelModel, optimizer: Any, clip: float | None, sync: SyncMode | None) -> None:
-        session = self._register_parallel(model, optimizer, clip, sync, self._encoding)
+    def _train_parallel(
+        self, model: ParallelModel, optimizer: Any, scheduler: Any, clip: float | None, sync: SyncMode | None
+    ) -> None:
+        session = self._register_parallel(model, optimizer, scheduler, clip, sync, self._encoding)
         if session is not None:
             model.talk_through(self._converse(session), session)
 

@@ -41,12 +41,18 @@ class ParallelSite:
         return model is None or model.speaks
 
     def _register_parallel(
-        self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None, encoding: str
+        self,
+        model: ParallelModel,
+        optimizer: Any,
+        scheduler: Any,
+        clip_norm: float | None,
+        sync: SyncMode | None,
+        encoding: str,
     ) -> SyncSession | None:
         """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
         exact_only(encoding, "parallelize()")
         _check_sync(sync, "parallelize()")
-        model.train_with(optimizer, clip_norm)
+        model.train_with(optimizer, clip_norm, scheduler)
         if self._standalone:
             return None
         if self._in_group:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tests.integration.replica_training import note
 from tests.integration.sharded_training import WHOLE_VARIABLE, digest, tell_whole
-from tests.integration.site_training import GLOBAL_BATCH, Points, make_model, pause
+from tests.integration.site_training import GLOBAL_BATCH, Points, make_model, make_scheduler, pause
 
 from chaos import Coordinator
 
@@ -34,7 +34,12 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
 
     with Coordinator(handle_signals=False, verbose=False) as coordinator:
-        coordinator.register(model=model, optimizer=optimizer, on_average=clip if given.get("clip", True) else None)
+        coordinator.register(
+            model=model,
+            optimizer=optimizer,
+            scheduler=make_scheduler(optimizer) if given.get("scheduled") else None,
+            on_average=clip if given.get("clip", True) else None,
+        )
         while coordinator.round < given["steps"]:
             backward(model, coordinator.round + 1, given["seed"])
             if not coordinator.step(samples=GLOBAL_BATCH):

@@ -86,6 +86,11 @@ def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimize
     return torch.optim.AdamW(parameters, lr=1e-2)
 
 
+def make_scheduler(optimizer: torch.optim.Optimizer) -> Any:
+    """Every step has a learning rate of its own."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step))
+
+
 CLIP_NORM, GLOBAL_BATCH, MICRO_BATCH = 2.0, 16, 2
 
 
@@ -101,6 +106,7 @@ def train(
     traced: bool = False,
     micro_batch: int = MICRO_BATCH,
     clip_norm: float | None = CLIP_NORM,
+    scheduled: bool = False,
     device_group: Callable[[torch.nn.Module, Any], None] | None = None,
 ) -> None:
     """`after(model, report)` is called after each step."""
@@ -110,7 +116,8 @@ def train(
         model = coordinator.parallelize(
             module, loss=torch.nn.functional.cross_entropy, device_group=device_group, **sharded
         )
-        coordinator.register(model=model, optimizer=make_optimizer, clip_norm=clip_norm)
+        scheduler = make_scheduler if scheduled else None
+        coordinator.register(model=model, optimizer=make_optimizer, scheduler=scheduler, clip_norm=clip_norm)
         loader = coordinator.loader(
             Points(), global_batch=GLOBAL_BATCH, micro_batch=micro_batch, seed=seed, steps=steps
         )

@@ -19,6 +19,7 @@ from tests.integration.site_training import (
     faults,
     make_model,
     make_optimizer,
+    make_scheduler,
 )
 
 from chaos import Coordinator
@@ -30,7 +31,8 @@ def main() -> None:
     given = json.loads(os.environ["TRAINING"])
     with Coordinator(handle_signals=False, verbose=False) as coordinator:
         model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy)
-        coordinator.register(model=model, optimizer=make_optimizer)
+        scheduler = make_scheduler if given.get("scheduled") else None
+        coordinator.register(model=model, optimizer=make_optimizer, scheduler=scheduler)
         loader = coordinator.loader(
             Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=given["seed"], steps=given["steps"]
         )

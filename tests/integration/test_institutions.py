@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -153,12 +154,19 @@ async def ended(process: Forked) -> None:
 
 
 async def group(
-    site: Site, number: int, *, rounds: int = ROUNDS, pace_s: float = 0.0, copies: int = 0, **more: Any
+    site: Site,
+    number: int,
+    *,
+    rounds: int = ROUNDS,
+    pace_s: float = 0.0,
+    copies: int = 0,
+    training: Mapping[str, Any] = MappingProxyType({}),
+    **more: Any,
 ) -> Ran:
-    """A site of several workers."""
+    """A site of several workers. `training`: of its script."""
     await asyncio.to_thread(site.start)
     sharded: dict[str, Any] = {"copies": copies} if copies else {}
-    environment = {"TRAINING": arguments(number, rounds=rounds, pace_s=pace_s, **sharded)}
+    environment = {"TRAINING": arguments(number, rounds=rounds, pace_s=pace_s, **sharded, **training)}
     options: dict[str, Any] = {"dp": 2, "pp": 2, **more}
     options.update(daemon=site.worker_socket, environment=environment)
     return await train(site.folder, **options)

@@ -22,6 +22,7 @@ from tests.integration.test_institutions import (
     Digests,
     agree,
     ended,
+    fast_when,
     group,
     of_group,
     sites,
@@ -149,6 +150,35 @@ async def test_an_ordinary_script_and_stages_train_one_model_whoever_dies(tmp_pa
     assert ran.failed == "" and len(ran.struck) == 1 and len(ran.of("plan")) == 2, ran.happened
     all_agree(one, alone, ran, rounds=ROUNDS)
     assert len(told(one)) == ROUNDS
+
+
+async def test_a_schedule_with_stages_is_that_of_an_ordinary_script_and_comes_back_with_a_lost_stage(
+    tmp_path: Path,
+) -> None:
+    rounds = 60
+    async with sites(tmp_path, ["one", "alone", "stages"], min_sites=2) as cluster:
+        one, alone, stages = cluster.sites
+        given: dict[str, Any] = {"rounds": rounds, "scheduled": True}
+        process = await asyncio.to_thread(
+            spawn, one, 0, pace_s=0.3, fast=str(tmp_path / "fast"), script=ORDINARY, clip=False, **given
+        )
+        other = await asyncio.to_thread(spawn, alone, 1, script=STAGES, **given)
+        ran = await group(
+            stages,
+            2,
+            rounds=rounds,
+            dp=1,
+            pp=2,
+            restarts=1,
+            faults="1:5:backward",
+            script=STAGES,
+            training={"scheduled": True},
+            watch=fast_when(tmp_path, "state-loaded"),
+        )
+        await ended(process)
+        await ended(other)
+    assert ran.failed == "" and len(ran.struck) == 1, ran.happened
+    all_agree(one, alone, ran, rounds=rounds)
 
 
 async def test_stages_get_the_state_of_an_ordinary_script_and_give_it_to_the_next(tmp_path: Path) -> None:

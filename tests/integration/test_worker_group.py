@@ -33,13 +33,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def check(ran: Ran, *, plans: int = 2) -> None:
+def check(ran: Ran, *, plans: int = 2, **training: Any) -> None:
     """It trained to the end, with the bits of one process, and repeated at most one step."""
     assert ran.failed == "" and len(ran.of("plan")) == plans, ran.happened
     missing = [step for step in range(1, STEPS + 1) if step not in {each.fields["step"] for each in ran.of("step")}]
     story = [(each.kind, each.fields.get("generation"), each.fields.get("step")) for each in ran.happened]
     assert len(missing) <= max(1, len(ran.struck)), f"a last answer may die with its worker, once a loss: {story}"
-    expected = [digests for step, digests in enumerate(alone(), 1) if step not in missing]
+    expected = [digests for step, digests in enumerate(alone(**training), 1) if step not in missing]
     assert ran.digests == expected
 
 
@@ -118,6 +118,30 @@ async def test_a_sharded_optimizer_changes_no_bit_whoever_is_killed(
     ran = await train(tmp_path, dp=dp, pp=pp, faults=faults, environment=environment, **more)
     check(ran, plans=len(ran.policies))
     assert len(ran.struck) == (faults.count(";") + 1 if faults else 0)
+
+
+@pytest.mark.parametrize(
+    ("faults", "more"),
+    [
+        ("2:2:backward", {"policies": [Policy.DYNAMIC]}),
+        ("1:3:update", {"spares": 1}),
+        ("1:2:reduced", {"policies": [Policy.REROUTE]}),
+    ],
+    ids=("pipelines", "spare", "reroute"),
+)
+async def test_a_learning_rate_schedule_goes_on_whoever_is_killed(
+    tmp_path: Path, faults: str, more: dict[str, Any]
+) -> None:
+    environment = {"TRAINING": json.dumps({"scheduled": True})}
+    ran = await train(tmp_path, dp=2, pp=2, faults=faults, environment=environment, **more)
+    check(ran, scheduled=True)
+    assert alone(scheduled=True) != alone()
+
+
+async def test_a_learning_rate_schedule_beside_a_sharded_optimizer(tmp_path: Path) -> None:
+    environment = {"TRAINING": json.dumps({"scheduled": True, "copies": 2})}
+    ran = await train(tmp_path, dp=3, pp=1, faults="2:2:update", environment=environment)
+    check(ran, plans=len(ran.policies), scheduled=True)
 
 
 async def test_a_model_whose_layers_were_found_in_its_forward_pass_has_the_bits_of_its_layers(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tests.integration import site_training
 from tests.rigs import warm
@@ -120,8 +121,10 @@ async def train(
 
 
 @cache
-def alone() -> list[tuple[str, ...]]:
+def alone(**training: Any) -> list[tuple[str, ...]]:
     """Digests of all layers after each step of the same training in one process."""
     found: list[tuple[str, ...]] = []
-    site_training.train(lambda model, report: found.append(tuple(d for _, d in sorted(model.digests().items()))))
+    site_training.train(
+        lambda model, report: found.append(tuple(d for _, d in sorted(model.digests().items()))), **training
+    )
     return found

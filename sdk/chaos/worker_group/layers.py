@@ -23,6 +23,8 @@ from chaos.frameworks.torch_names import buffers_of
 from chaos.frameworks.torch_state import TensorItem
 
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+MakeScheduler = Callable[[torch.optim.Optimizer], Any]
+"""Of a script: a learning-rate scheduler of this optimizer."""
 
 
 class HeldPart(ABC):
@@ -129,6 +131,7 @@ class Layer(HeldPart):
         }
         """Masks, tables and the like: no part of the state, so they stay here when the layer goes."""
         self._make: MakeOptimizer | None = None
+        self._schedule: MakeScheduler | None = None
         self._framework: TorchFramework | None = None
         self._all = list(module.parameters())
         self.adds = True
@@ -145,9 +148,10 @@ class Layer(HeldPart):
     def parameters(self) -> list[torch.nn.Parameter]:
         return [p for p in self._all if p.requires_grad]
 
-    def train_with(self, make: MakeOptimizer) -> None:
-        """Give it its optimizer. Raises ValueError on what cannot be moved (chaos.frameworks.torch)."""
-        self._make, self._all = make, list(self.module.parameters())
+    def train_with(self, make: MakeOptimizer, schedule: MakeScheduler | None = None) -> None:
+        """Give it its optimizer, and that its scheduler, which steps with each update. Raises ValueError on what cannot
+        be moved (chaos.frameworks.torch), and on a scheduler of something else."""
+        self._make, self._schedule, self._all = make, schedule, list(self.module.parameters())
         tensors = [*self.module.named_parameters(), *filter(self._persistent, self.module.named_buffers())]
         plain = self._plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
         if not self.keeps:
@@ -155,7 +159,10 @@ class Layer(HeldPart):
         if self.parameters:
             optimizer = make(self.parameters)
             self.stepped = [p for group in optimizer.param_groups for p in group["params"]]
-            self._framework = TorchFramework({"layer": self.module}, {"optimizer": optimizer}, {}, set_to_none=True)
+            schedulers = scheduled(optimizer, schedule)
+            self._framework = TorchFramework(
+                {"layer": self.module}, {"optimizer": optimizer}, schedulers, set_to_none=True
+            )
             self._framework.release()  # of all layers' watches each would hear of each layer's step
         items = plain if self._framework is None else self._framework.items
         self._consists_of(items, sum(each.get().size for each in plain))
@@ -167,7 +174,7 @@ class Layer(HeldPart):
         self._framework, self._items, self.stepped = None, (), []
         if self.held:
             assert self._make is not None
-            self.train_with(self._make)
+            self.train_with(self._make, self._schedule)
 
     def run(self, entered: torch.Tensor) -> Any:
         """Its forward pass."""
@@ -241,7 +248,7 @@ class Layer(HeldPart):
             for parameter in self.module.parameters():
                 parameter.zero_()
         self.held = True
-        self.train_with(self._make)
+        self.train_with(self._make, self._schedule)
 
     def update(self, gradient: torch.Tensor, round: int) -> None:
         """The gradient: of all of its trained parameters, in their order. Nothing happens to a layer that is not
@@ -265,6 +272,20 @@ class Layer(HeldPart):
         for index, parameter in enumerate(self.parameters):
             dtype = parameter.dtype if index == 0 else torch.promote_types(dtype, parameter.dtype)
         return dtype
+
+
+def scheduled(optimizer: torch.optim.Optimizer, schedule: MakeScheduler | None) -> dict[str, Any]:
+    """The scheduler of an optimizer, as a training has it: by name. Raises ValueError for one of something else."""
+    if schedule is None:
+        return {}
+    made = schedule(optimizer)
+    if not callable(getattr(made, "step", None)) or getattr(made, "optimizer", None) is not optimizer:
+        raise ValueError(
+            f"scheduler= has given a {type(made).__name__} that is no scheduler of the optimizer that it was called "
+            "with; each layer has an optimizer of its own, so make one of the argument: "
+            "scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, ...)"
+        )
+    return {"scheduler": made}
 
 
 def backward(left: torch.Tensor, gradient: torch.Tensor) -> None:

@@ -2,9 +2,9 @@
 
 Each layer has an optimizer of its own; an ordinary script has one for all. What a layer keeps under its own names is
 found in the whole state under the names there: parameters, buffers and what an optimizer keeps for a parameter each as
-they are; options of the optimizer, which all layers have alike, once; the flags that say for which parameters an
-optimizer has begun as one array. So a site of stages, a site of replicas and an ordinary script can train one model
-together.
+they are; options of the optimizer and the state of its scheduler, which all layers have alike, once; the flags that say
+for which parameters an optimizer has begun as one array. So a site of stages, a site of replicas and an ordinary script
+can train one model together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chaos.frameworks.base import Bytes, MadeItem, Slot, StateItem, fact_item, i
 from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_names import NamedTensor, buffers_of, parameters_of
 from chaos.sync.every_step import EveryStepSession
-from chaos.worker_group.layers import Layer, MakeOptimizer
+from chaos.worker_group.layers import Layer, MakeOptimizer, MakeScheduler, scheduled
 from chaos_protocols.wire.state_spec import FACT_SHAPE, Item
 
 OWN, WHOLE = "layer", "model"
@@ -71,7 +71,12 @@ class ModelLayout:
     """
 
     def __init__(
-        self, module: torch.nn.Module, layers: Sequence[Layer], make: MakeOptimizer, clip_norm: float | None
+        self,
+        module: torch.nn.Module,
+        layers: Sequence[Layer],
+        make: MakeOptimizer,
+        clip_norm: float | None,
+        schedule: MakeScheduler | None = None,
     ) -> None:
         tensors = [_tensors(OWN, layer) for layer in layers]
         names = _names(WHOLE, module)
@@ -79,7 +84,8 @@ class ModelLayout:
             module = torch.nn.ModuleList([layer.module for layer in layers])  # they have more than the model does
             names = _names(WHOLE, module)
         optimizer = make([p for p in module.parameters() if p.requires_grad])
-        framework = TorchFramework({WHOLE: module}, {"optimizer": optimizer}, {}, set_to_none=True)
+        schedulers = scheduled(optimizer, schedule)
+        framework = TorchFramework({WHOLE: module}, {"optimizer": optimizer}, schedulers, set_to_none=True)
         try:
             # a script of one process clips in on_average, with a norm whose last bits are its own
             session = EveryStepSession(framework, facts=() if clip_norm is None else (f"clip_norm: {clip_norm}",))
@@ -131,7 +137,7 @@ class ModelLayout:
         """Where one item of a layer lies. `called`: names of its tensors to those in the whole model."""
         own, size = entry.item.name, entry.get().size
         if entry.item.shape == FACT_SHAPE:
-            if own.startswith("optimizer") and ".params: " not in own and own not in self._at:
+            if own.startswith(("optimizer", "scheduler")) and ".params: " not in own and own not in self._at:
                 raise _unlike(layer, own)
         elif own == STARTED:
             for at, parameter in enumerate(layer.stepped):
@@ -147,8 +153,9 @@ class ModelLayout:
 
 
 def _unlike(layer: Layer, what: str) -> ValueError:
+    kind = "scheduler" if what.startswith("scheduler") else "optimizer"
     return ValueError(
-        f"the optimizer that optimizer= makes for layer {layer.name} has {what!r}, and the one for the whole model has "
+        f"the {kind} that {kind}= makes for layer {layer.name} has {what!r}, and the one for the whole model has "
         "not: in a run of institutions its kind and options must not depend on the parameters"
     )
 
@@ -166,8 +173,8 @@ def _names(prefix: str, module: torch.nn.Module) -> dict[int, str]:
 
 
 def _is_option(item: Item) -> bool:
-    """Of the optimizer as a whole, with a number."""
-    return item.shape != FACT_SHAPE and item.name.startswith("optimizer.group")
+    """Of the optimizer or its scheduler as a whole, with a number."""
+    return item.shape != FACT_SHAPE and item.name.startswith(("optimizer.group", "scheduler."))
 
 
 def _composed(item: Item, parts: Sequence[tuple[StateItem, list[ItemBytes]]]) -> StateItem:

@@ -19,7 +19,7 @@ from chaos.sync import SyncSession
 from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.lanes import Lanes, assemble, group_size
-from chaos.worker_group.layers import Layer, MakeOptimizer, chain, digest_of
+from chaos.worker_group.layers import Layer, MakeOptimizer, MakeScheduler, chain, digest_of
 from chaos.worker_group.layout import ModelLayout
 from chaos.worker_group.life import greeting
 from chaos.worker_group.line import ControlLine, GroupEnded
@@ -80,6 +80,7 @@ class ParallelModel:
         self._loss, self._copies = loss, optimizer_copies
         self._lanes = self._assembled(device_group)
         self._make: MakeOptimizer | None = None
+        self._schedule: MakeScheduler | None = None
         self._clip_norm: float | None = None
         self._loader: Loader | None = None
         self._session: GroupSession | None = None
@@ -89,20 +90,25 @@ class ParallelModel:
 
     # ---- before the first step
 
-    def train_with(self, optimizer: Any, clip_norm: float | None) -> None:
+    def train_with(self, optimizer: Any, clip_norm: float | None, scheduler: Any = None) -> None:
         """See `Coordinator.register`."""
         if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
             raise ValueError(
                 "a parallel model takes a function that makes an optimizer, since a worker holds only some of the "
                 "parameters: optimizer=lambda params: torch.optim.AdamW(params, lr=3e-4)"
             )
+        if scheduler is not None and not callable(scheduler):
+            raise ValueError(
+                "a parallel model takes a function that makes a scheduler, since each layer has an optimizer of its "
+                "own: scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, ...)"
+            )
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm must be greater than 0, not {clip_norm}")
         if self._make is not None:
             raise ValueError("this model has its optimizer already")
-        self._make, self._clip_norm = optimizer, clip_norm
+        self._make, self._schedule, self._clip_norm = optimizer, scheduler, clip_norm
         for layer in self.layers:
-            layer.train_with(optimizer)
+            layer.train_with(optimizer, scheduler)
 
     def _assembled(self, shard: Callable[[torch.nn.Module, Any], Any] | None) -> Lanes | None:
         """The device group that is this worker, with its layers cut; None where the worker is one process."""
@@ -136,8 +142,8 @@ class ParallelModel:
         assert self._make is not None
         module, layers = as_if_whole(self.module, self.layers)
         for layer in layers:
-            layer.train_with(self._make)
-        layout = ModelLayout(module, layers, self._make, self._clip_norm)
+            layer.train_with(self._make, self._schedule)
+        layout = ModelLayout(module, layers, self._make, self._clip_norm, self._schedule)
         self._vectors = LayerVectors(layout, pieces_of(layout, layers, self.layers, self._lanes.lane, self._lanes.size))
 
     def of_a_run(self) -> LayersSession:
@@ -146,7 +152,7 @@ class ParallelModel:
 
     def _layout(self) -> ModelLayout:
         assert self._make is not None
-        return ModelLayout(self.module, self.layers, self._make, self._clip_norm)
+        return ModelLayout(self.module, self.layers, self._make, self._clip_norm, self._schedule)
 
     def talk_through(self, conversation: Conversation, session: SyncSession) -> None:
         """The daemon beside this process, and what was given by `of_a_run`."""

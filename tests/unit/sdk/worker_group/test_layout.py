@@ -13,7 +13,7 @@ from tests.integration import site_training
 from chaos.frameworks import framework_of
 from chaos.frameworks.base import Bytes
 from chaos.sync.every_step import EveryStepSession
-from chaos.worker_group.layers import Layer, MakeOptimizer, chain
+from chaos.worker_group.layers import Layer, MakeOptimizer, MakeScheduler, chain
 from chaos.worker_group.layout import ModelLayout
 from chaos.worker_group.others import LayersSession
 from chaos.worker_group.vectors import LayerVectors
@@ -34,10 +34,26 @@ MAKERS: dict[str, MakeOptimizer] = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
     "momentum": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
     "plain": lambda p: torch.optim.SGD(p, lr=1e-2),
+    "scheduled": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, weight_decay=0.1),
     "groups": lambda p: torch.optim.AdamW(
         [{"params": [w for w in p if w.dim() > 1]}, {"params": [b for b in p if b.dim() < 2], "weight_decay": 0.0}]
     ),
 }
+
+
+def warmed_up(optimizer: torch.optim.Optimizer) -> Any:
+    """Several schedules behind each other, with state in lists and in a counter."""
+    rises = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=2)
+    falls = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[1, 2])
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, [rises, falls], milestones=[2])
+
+
+SCHEDULES: dict[MakeOptimizer, MakeScheduler] = {
+    MAKERS["adamw"]: lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: min(1.0, 0.2 * step)),
+    MAKERS["momentum"]: lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=20),
+    MAKERS["scheduled"]: warmed_up,
+}
+"""Of some of them."""
 
 
 @pytest.fixture(params=MAKERS)
@@ -50,18 +66,19 @@ def ordinary(make: MakeOptimizer, seed: int = 3) -> EveryStepSession:
     torch.manual_seed(seed)
     module = model()
     optimizer = make([p for p in module.parameters() if p.requires_grad])
+    scheduler = SCHEDULES[make](optimizer) if make in SCHEDULES else None
     return EveryStepSession(
-        framework_of(module, optimizer, None, arrays=None, apply=None, gradients=None, set_to_none=True)
+        framework_of(module, optimizer, scheduler, arrays=None, apply=None, gradients=None, set_to_none=True)
     )
 
 
 def chained(make: MakeOptimizer, seed: int = 3) -> tuple[list[Layer], ModelLayout]:
     torch.manual_seed(seed)
     module = model()
-    layers = chain(list(module))
+    layers, schedule = chain(list(module)), SCHEDULES.get(make)
     for layer in layers:
-        layer.train_with(make)
-    return layers, ModelLayout(module, layers, make, None)
+        layer.train_with(make, schedule)
+    return layers, ModelLayout(module, layers, make, None, schedule)
 
 
 def region(session: Any, spec: StateSpec) -> Bytes:
@@ -154,7 +171,7 @@ def starts(layout: ModelLayout) -> list[int]:
 
 
 def test_a_clipped_chain_is_told_apart_from_an_ordinary_script() -> None:
-    make = MAKERS["adamw"]
+    make = MAKERS["plain"]
     module = model()
     layers = chain(list(module))
     for layer in layers:
@@ -174,6 +191,16 @@ def test_a_clipped_chain_is_told_apart_from_an_ordinary_script() -> None:
 )
 def test_an_optimizer_that_depends_on_the_parameters_is_refused(make: Callable[[Any], torch.optim.Optimizer]) -> None:
     with pytest.raises(ValueError, match="must not depend on the parameters"):
+        chained(make)
+
+
+def test_a_scheduler_that_depends_on_the_parameters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def schedule(optimizer: torch.optim.Optimizer) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=len(optimizer.param_groups[0]["params"]))
+
+    make = MAKERS["adamw"]
+    monkeypatch.setitem(SCHEDULES, make, schedule)
+    with pytest.raises(ValueError, match=r"the scheduler that scheduler= makes for layer 0 .* must not depend"):
         chained(make)
 
 

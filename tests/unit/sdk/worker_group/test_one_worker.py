@@ -164,16 +164,36 @@ def test_a_layer_that_is_forgotten_is_named() -> None:
             coordinator.parallelize(model, layers=lambda m: list(m)[:-1], loss=LOSS)
 
 
+def other() -> Any:
+    """A scheduler of an optimizer that has nothing to do with the model."""
+    return torch.optim.lr_scheduler.StepLR(make_optimizer([torch.nn.Parameter(torch.ones(1))]), step_size=1)
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
         (lambda c, m: c.register(model=m, optimizer=torch.optim.SGD(m.module.parameters(), lr=1)), "takes a function"),
         (lambda c, m: c.register(model=m, optimizer=make_optimizer, clip_norm=0), "clip_norm must be greater than 0"),
+        (lambda c, m: c.register(model=m, optimizer=make_optimizer, scheduler=other()), "function that makes a sched"),
+        (
+            lambda c, m: c.register(model=m, optimizer=make_optimizer, scheduler=lambda _: other()),
+            "given a StepLR that is no scheduler of the optimizer that it was called with",
+        ),
+        (
+            lambda c, m: c.register(model=m, optimizer=make_optimizer, scheduler=lambda _: None),
+            "given a NoneType that is no scheduler",
+        ),
+        (
+            lambda c, m: c.register(
+                model=m, optimizer=make_optimizer, scheduler=lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)
+            ),
+            "is a ReduceLROnPlateau: each site would follow its own metric",
+        ),
         (lambda c, m: c.loader(Points(), global_batch=10, micro_batch=4), "cannot be cut into micro-batches of 4"),
         (lambda c, m: c.loader(Points(), global_batch=1000, micro_batch=4), "has 96 samples and a step takes 1000"),
         (lambda c, m: c.parallelize(make_model(), loss=LOSS), "parallelized or replicated already"),
     ],
-    ids=("optimizer", "clip", "batch", "data", "twice"),
+    ids=("optimizer", "clip", "scheduler", "foreign", "nothing", "plateau", "batch", "data", "twice"),
 )
 def test_bad_input_is_refused_in_a_sentence(call: Callable[[Any, Any], Any], text: str) -> None:
     with Coordinator(standalone=True, handle_signals=False) as coordinator:
@@ -247,6 +267,56 @@ def test_a_layer_that_is_not_kept_has_parameters_alone_and_follows_whoever_keeps
     for layer in (kept, held):
         layer.update(gradient, 2)
     assert held.digest() == kept.digest()
+
+
+def test_the_schedule_of_a_layer_goes_with_its_state_and_only_who_keeps_it_steps_it() -> None:
+    def schedule(optimizer: torch.optim.Optimizer) -> Any:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step))
+
+    kept, held, fresh = (chain(list(make_model()))[1] for _ in range(3))
+    for layer in (kept, held, fresh):
+        layer.train_with(make_optimizer, schedule)
+    held.keep(False)
+    gradient = torch.ones(kept.gradient_size)
+    for round in range(1, 4):
+        for layer in (kept, held):
+            layer.update(gradient, round)
+    fresh.drop()
+    fresh.revive()
+    held.keep(True)
+    for layer in (held, fresh):
+        assert layer.digest() != kept.digest()
+        layer.load(kept.state())
+        assert layer.digest() == kept.digest()
+    for layer in (kept, held, fresh):
+        layer.update(gradient, 4)
+    assert kept.digest() == held.digest() == fresh.digest()
+    rates = {each.item.name: each.get().view("float64") for each in kept.items if each.item.name.endswith("lr")}
+    assert rates["optimizer.group0.lr"][0] == 1e-2 / 5
+
+
+def test_a_schedule_gives_each_step_the_learning_rate_of_plain_torch() -> None:
+    def schedule(optimizer: torch.optim.Optimizer) -> Any:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, 0.25 * (step + 1)))
+
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        module = make_model(0.0)
+        model = coordinator.parallelize(module, loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer, scheduler=schedule)
+        loader = coordinator.loader(Points(), global_batch=4, micro_batch=4, seed=7, steps=6)
+        batches = [loader.samples(step, 0) for step in range(6)]
+        for batch in loader:
+            model.step(batch)
+    plain, data = make_model(0.0), Points()
+    optimizer = make_optimizer(list(plain.parameters()))
+    scheduler = schedule(optimizer)
+    for rows in batches:
+        optimizer.zero_grad()
+        LOSS(plain(data.x[rows]), data.y[rows]).backward()
+        optimizer.step()
+        scheduler.step()
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(parameter, module.get_parameter(name)), name
 
 
 def test_less_than_one_copy_of_an_optimizers_state_is_refused() -> None:
