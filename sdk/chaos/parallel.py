@@ -20,6 +20,9 @@ if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicate
 STANDALONE_VARIABLE = "CHAOS_STANDALONE"
 """Set to 1: every script of this environment trains without a daemon, whatever it says."""
 
+DEVICE_VARIABLE = "CHAOS_DEVICE"
+"""Set by `chaosd run` for each worker: its device, as torch names it."""
+
 GROUP_VARIABLE = "CHAOS_WORKER_GROUP"
 """Set by `chaosd run` for its workers: their controller speaks with the daemon."""
 
@@ -39,6 +42,19 @@ class ParallelSite:
         script that is alone."""
         model = self._parallel or self._replicated
         return model is None or model.speaks
+
+    @property
+    def device(self) -> str:
+        """The device on which this process should compute, as torch names it: under `chaosd run` the one that it was
+        given, otherwise the accelerator that torch would take, or cpu. `model.to(coordinator.device)`"""
+        import torch
+
+        given = os.environ.get(DEVICE_VARIABLE, "")
+        for kind in ("cuda", "npu"):
+            module = getattr(torch, kind, None)
+            if not given and module is not None and module.is_available():
+                return f"{kind}:{module.current_device()}"
+        return given or "cpu"
 
     def _register_parallel(
         self,

@@ -3,7 +3,8 @@
 TRAINING: arguments of `train` as JSON; `digests`, a file for those of all layers after each step (of a worker that has
 all); `hold`, a step and a file: after the step the training waits for the file; `pace_s` a round, until the file `fast`
 is there. FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of
-the place in that step (for `building` and `moving`: in that generation), by its own hand.
+the place in that step (for `building` and `moving`: in that generation), by its own hand; signal 0 is the error of a
+device that fails.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def pause(pace_s: float, fast: str) -> None:
 
 
 class Fault:
-    """A signal of this process to itself, once, where `before` says."""
+    """A signal of this process to itself, once, where `before` says; 0: the error of a device that has failed."""
 
     def __init__(self, who: str, step: int, where: str, number: int = signal.SIGKILL) -> None:
         self.who, self.step, self.where, self.number = who, step, where, number
@@ -142,6 +143,8 @@ class Fault:
     def strike(self) -> None:
         with open(os.environ["STRUCK"], "a", encoding="utf-8") as out:
             out.write(f"{self.who.partition('.')[0]} {self.where} {time.monotonic()!r}\n")
+        if not self.number:
+            raise RuntimeError("CUDA error: unspecified launch failure\nand what torch says of it, on more lines")
         os.kill(os.getpid(), self.number)
 
     def before(self, owner: Any, name: str, due: Callable[..., bool]) -> None:

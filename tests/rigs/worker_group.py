@@ -19,6 +19,7 @@ from tests.rigs import warm
 
 from chaos_planner.pipelines.plans.layout import Policy
 from chaosd.worker_group.controller import Controller
+from chaosd.worker_group.devices import Placement
 from chaosd.worker_group.history import Happened
 from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.timed_steps import TimedSteps
@@ -80,6 +81,7 @@ async def train(
     script: Path = SCRIPT,
     environment: Mapping[str, str] | None = None,
     daemon: Path | None = None,
+    placement: Placement | None = None,
     watch: Callable[[Controller, Happened], None] | None = None,
     timed: TimedSteps | None = None,
 ) -> Ran:
@@ -107,6 +109,7 @@ async def train(
         group_size=group_size,
         environment={"FAULTS": faults, "STRUCK": str(struck), "OMP_NUM_THREADS": "1", **(environment or {})},
         daemon=daemon,
+        placement=placement,
         happened=happened,
     )
     try:

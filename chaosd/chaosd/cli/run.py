@@ -22,6 +22,10 @@ ASIDE = {"worker-started", "peer-lost", "stop", "step", "round"}
 POLICIES = ("reroute", "dynamic", "spare")
 
 
+DeviceOption = Annotated[str, typer.Option("--device", help="what workers compute on: auto, cpu, cuda or npu")]
+ShareOption = Annotated[bool, typer.Option("--share-devices", help="several workers may have one device")]
+
+
 def register(app: typer.Typer) -> None:
     app.command(context_settings={"allow_interspersed_args": False})(run)
 
@@ -48,6 +52,8 @@ def run(
     timeline: Annotated[
         Path | None, typer.Option(help="draw the last step and the last recovery, as measured, into this file (.svg)")
     ] = None,
+    device: DeviceOption = "auto",
+    share_devices: ShareOption = False,
     standalone: Annotated[bool, typer.Option("--standalone", help="in no run, whatever the script says")] = False,
     config: ConfigOption = None,
 ) -> None:
@@ -87,9 +93,10 @@ def run(
     given = {"workers": workers, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan)}
     import asyncio  # here: the other commands start without it
 
-    site = {"environment": {"CHAOS_STANDALONE": "1"}} if standalone else {"daemon": _worker_socket(config)}
+    site = _placed(device, nproc + spares * group_size, share_devices, group_size)
+    site |= {"environment": {"CHAOS_STANDALONE": "1"}} if standalone else {"daemon": _worker_socket(config)}
     failed, ended_by = asyncio.run(
-        _run(command, given, group_size, chosen, events, spares, restarts, failure_timeout_s, audit, site, timeline)
+        _run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit, site, timeline)
     )
     if failed and ended_by is not None:
         fail(f"the training was ended by {ended_by.name} before it was complete", 128 + ended_by)
@@ -106,6 +113,19 @@ def _workers(nproc: int, group_size: int, wanted: int) -> int:
         each = "" if group_size == 1 else f" of {group_size} processes"
         fail(f"--dp and --pp need {wanted} workers{each}; --nproc {nproc} gives {workers}", EXIT_USAGE)
     return workers
+
+
+def _placed(wanted: str, processes: int, share: bool, group_size: int) -> dict[str, Any]:
+    """What the controller is told of devices and device groups. Which worker has which device; one line says so, where there is something to say."""
+    from chaosd.worker_group.devices import NoDevice, place
+
+    try:
+        placement, said = place(wanted, processes, share=share, group_size=group_size)
+    except NoDevice as error:
+        fail(str(error), EXIT_USAGE)
+    if said:
+        typer.echo(f"chaosd: {said}", err=True)
+    return {"placement": placement, "group_size": group_size}
 
 
 def _worker_socket(config: Path | None) -> Path:
@@ -147,7 +167,6 @@ def _plan(path: Path) -> Any:
 async def _run(
     command: list[str],
     given: dict[str, Any],
-    group_size: int,
     policies: list[str],
     events: Path | None,
     spares: int,
@@ -186,7 +205,6 @@ async def _run(
         controller = Controller(
             command=python_command(command),
             workers=given["workers"],
-            group_size=group_size,
             planner=planner,
             spares=spares,
             restarts=restarts,

@@ -65,7 +65,12 @@ class Board:
         self._states: dict[int, tuple[str, float]] = {}
 
     def write(
-        self, machine: WorkerGroupMachine, pids: Mapping[int, int], readings: Mapping[int, Reading], paces: StepPaces
+        self,
+        machine: WorkerGroupMachine,
+        pids: Mapping[int, int],
+        readings: Mapping[int, Reading],
+        paces: StepPaces,
+        devices: Mapping[int, str],
     ) -> None:
         """Replace the file. A disk that is full keeps nobody from training."""
         now, plan, member = time.time(), machine.plan, machine.member
@@ -83,7 +88,10 @@ class Board:
             since = before[1] if before[0] == state else now
             self._states[worker] = (state, since)
             doing = readings[worker].work.name.lower() if worker in readings else ""
-            view = WorkerView(worker=worker, pid=pid, device="cpu", stage=layers, state=state, since=since, doing=doing)
+            device = devices.get(worker, "cpu")
+            view = WorkerView(
+                worker=worker, pid=pid, device=device, stage=layers, state=state, since=since, doing=doing
+            )
             workers.append(view)
         group = GroupView(
             pid=os.getpid(),

@@ -47,13 +47,7 @@ from chaos_protocols.worker_group.events import (
     WorkerSuspected,
 )
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
-from chaos_protocols.worker_group.messages import (
-    GroupHello,
-    RunSpecs,
-    StoreGet,
-    StoreSet,
-    WorkerMessage,
-)
+from chaos_protocols.worker_group.messages import DeviceLost, GroupHello, RunSpecs, StoreGet, StoreSet, WorkerMessage
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.store import GroupStore
 from chaos_protocols.worker_group.suspicion import (
@@ -65,6 +59,7 @@ from chaos_protocols.worker_group.suspicion import (
 )
 from chaosd.worker_group.board import FOLDER_PREFIX, WRITE_INTERVAL_S, Board
 from chaosd.worker_group.collector import CyclesLater
+from chaosd.worker_group.devices import Placement
 from chaosd.worker_group.feedback import Feedback
 from chaosd.worker_group.history import GroupHistory, Happened, StepPaces
 from chaosd.worker_group.lines import WorkerLines
@@ -107,6 +102,7 @@ class Controller:
         timed: TimedSteps | None = None,
         launch: Launch = launch,
         group_size: int = 1,
+        placement: Placement | None = None,
         environment: Mapping[str, str] | None = None,
         daemon: Path | None = None,
         happened: Callable[[Happened], None],
@@ -126,7 +122,7 @@ class Controller:
         self._planner, self._timed = planner, timed
         self._environment = dict(environment or {})
         self._command, self._local, self._launch = list(command), (workers + spares) * group_size, launch
-        self._group_size = group_size
+        self._group_size, self._placement = group_size, placement
         self._suspicion = Suspicion(failure_timeout_s)
         self._store = GroupStore()
         self._lines = WorkerLines(self._token, said=self._received, ended=self._line_ended, unread=self._kill)
@@ -153,13 +149,9 @@ class Controller:
                 "LOCAL_WORLD_SIZE": str(self._local),
             }
             self._memory = SharedMemory()
+            descriptor, placement = self._memory.descriptor, self._placement
             self._processes = WorkerProcesses(
-                self._command,
-                environment,
-                self._process_ended,
-                self._memory.descriptor,
-                self._launch,
-                self._group_size,
+                self._command, environment, self._process_ended, descriptor, self._launch, self._group_size, placement
             )
             await self._lines.listen(Path(path))
             watching = asyncio.gather(
@@ -206,6 +198,10 @@ class Controller:
         for effect in effects:
             self._execute(effect)
 
+    def _started(self, worker: int) -> None:
+        device = self._processes.placement.of(worker)
+        self._record("worker-started", "", worker=worker, pid=self._processes.pid(worker), device=device)
+
     def _kill(self, worker: int) -> None:
         self._processes.kill(worker)
 
@@ -244,6 +240,10 @@ class Controller:
         if isinstance(message, StoreSet | StoreGet):
             for each, answer in self._store.take(worker, message):
                 self._lines.send(each, answer)
+        elif isinstance(message, DeviceLost):
+            self._processes.placement.has_failed(worker)
+            self._feed(WorkerGone(worker=worker, reason=f"its device failed: {message.text}"))
+            self._processes.kill(worker)
         else:
             if isinstance(message, GroupHello) and message.run is not None and not self._laid_out(message.run):
                 return
@@ -284,7 +284,8 @@ class Controller:
     async def _show(self, board: Board) -> None:
         while True:
             pids = {worker: self._processes.pid(worker) for worker in self._processes.running}
-            board.write(self._machine, pids, self._processes.readings(), self._paces)
+            devices = {worker: self._processes.placement.of(worker) for worker in pids}
+            board.write(self._machine, pids, self._processes.readings(), self._paces, devices)
             await asyncio.sleep(WRITE_INTERVAL_S)
 
     # ---- effects
@@ -293,8 +294,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         match effect:
             case StartWorker(worker=worker):
-                self._processes.start(worker)
-                self._record("worker-started", "", worker=worker, pid=self._processes.pid(worker))
+                self._processes.start(worker, self._started)
             case KillWorker(worker=worker):
                 self._processes.kill(worker)
             case TellWorker(worker=worker, message=message):

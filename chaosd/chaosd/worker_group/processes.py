@@ -9,12 +9,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeAlias
 
 from chaos_protocols.worker_group.suspicion import Reading
 from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, read_slot
+from chaosd.worker_group.devices import Placement
 
 LOOKED_AT_MAX = 256
 """Workers, in one look at who is dying: of more, each has its turn (a look takes some 3 us a worker)."""
@@ -56,7 +58,8 @@ def launch(
 class WorkerProcesses:
     """`ended(worker, reason)` is told once for each worker that ends, within milliseconds. `memory`: the descriptor of
     the shared memory for a run of institutions. `group_size`: processes of one worker, a device group: when one of them
-    dies, the others are ended with it."""
+    dies, the others are ended with it. `placement`: of workers on devices; a worker for which no device is free is
+    started when one is."""
 
     def __init__(
         self,
@@ -66,9 +69,13 @@ class WorkerProcesses:
         memory: int,
         launch: Launch = launch,
         group_size: int = 1,
+        placement: Placement | None = None,
     ) -> None:
         self._command, self._environment, self._ended, self._launch = list(command), dict(environment), ended, launch
         self._group_size = group_size
+        self.placement = Placement() if placement is None else placement
+        self._later: deque[tuple[int, Callable[[int], None]]] = deque()
+        """Workers that wait for a device, and whom to tell when they have started."""
         self._words_fd = os.memfd_create("chaos-words", os.MFD_CLOEXEC)
         os.ftruncate(self._words_fd, SLOT_BYTES * SLOTS)
         self._shared = {"CHAOS_WORKER_WORDS": self._words_fd, "CHAOS_WORKER_MEMORY": memory}
@@ -85,19 +92,25 @@ class WorkerProcesses:
         self._none = asyncio.Event()
         self._none.set()
 
-    def start(self, worker: int) -> None:
-        """A process under this number. `OSError` if it cannot be started."""
+    def start(self, worker: int, started: Callable[[int], None] = lambda worker: None) -> None:
+        """A process under this number, now or when a device is free; `started` is told. `OSError` if it cannot be
+        started."""
         if worker >= SLOTS:
             raise OSError(f"more than {SLOTS} workers were started; something kills them again and again")
+        if self.placement.take(worker) is None:
+            self._later.append((worker, started))
+            return
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
             **self._environment,
+            **self.placement.environment(worker),
             "CHAOS_WORKER": str(worker),
         }
         for lane in range(self._group_size):
             own = {"CHAOS_GROUP_SIZE": str(self._group_size), "CHAOS_LANE": str(lane)} if self._group_size > 1 else {}
             self._watch(worker, lane, self._launch(self._command, {**environment, **own}, self._shared))
+        started(worker)
 
     def _watch(self, worker: int, lane: int, process: Process) -> None:
         self._running.setdefault(worker, {})[lane] = process
@@ -156,6 +169,7 @@ class WorkerProcesses:
 
     async def finish(self, within_s: float) -> None:
         """Wait until all have ended; kill those that take longer."""
+        self._later.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._none.wait()
@@ -191,8 +205,11 @@ class WorkerProcesses:
     def _gone(self, worker: int) -> None:
         """All of its processes have ended."""
         del self._running[worker], self._leaders[worker]
+        self.placement.release(worker)
         if not self._running:
             self._none.set()
+        if self._later:
+            self.start(*self._later.popleft())
 
 
 def _memory_is_gone(statm: int) -> bool:

@@ -20,7 +20,7 @@ from chaos_protocols.wire.worker import ContributionSpec, StateSpec
 from chaos_protocols.worker_group.suspicion import Work
 from chaos_protocols.worker_group.tags import Generation, Step, StepTag
 
-VERSION = 3
+VERSION = 4
 FRAME_BYTES_MAX = 64 << 20
 """An order for 65,536 passes of 10 instructions takes some 20 MiB."""
 
@@ -192,6 +192,12 @@ class ScriptFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     text: Text
 
 
+class DeviceLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The device of this worker's process failed, which nothing in the process can mend: it ends itself."""
+
+    text: Text
+
+
 class StoreSet(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Rendezvous of groups: a key."""
 
@@ -311,6 +317,7 @@ WorkerMessage: TypeAlias = (
     | PeerLost
     | Done
     | ScriptFailed
+    | DeviceLost
     | StoreSet
     | StoreGet
 )

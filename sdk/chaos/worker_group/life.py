@@ -14,6 +14,7 @@ from time import perf_counter
 import torch
 
 from chaos.worker_group.data import Loader
+from chaos.worker_group.device_loss import end, is_device_loss
 from chaos.worker_group.groups import GroupFailed, Groups
 from chaos.worker_group.lane_lines import line_of
 from chaos.worker_group.lanes import Lanes
@@ -130,10 +131,13 @@ class InGroup(ABC):
         """The holder of layer 0 that is lowest."""
         return self._order is not None and 0 in self._order.lowest and self.line.lane == 0
 
-    def failed(self, text: str) -> None:
-        """The script raised: the others must know, since the same code would fail there too."""
+    def failed(self, error: Exception) -> None:
+        """The script raised: the others must know, since the same code would fail there too. If it was the device that
+        failed, this worker ends, and the others go on."""
+        if is_device_loss(error):
+            end(self.line, error)
         self.line.raised()
-        self.line.send(ScriptFailed(text=text[:4000]))
+        self.line.send(ScriptFailed(text=f"{type(error).__name__}: {error}"[:4000]))
         self.line.ended()
 
     def ended(self) -> None:

@@ -184,7 +184,7 @@ class ParallelModel:
                 raise WorkersEnded(str(error)) from None
             return self._report(Applied(step=batch.loader.step, loss=float("nan"), norm=0.0), session, began_s)
         except Exception as error:
-            session.failed(f"{type(error).__name__}: {error}")
+            session.failed(error)
             raise
         batch.loader.step = applied.step
         if applied.step >= batch.loader.steps:

@@ -90,7 +90,7 @@ class ReplicaWorker(Protocol):
         """What the script is at."""
         ...
 
-    def failed(self, text: str) -> None: ...
+    def failed(self, error: Exception) -> None: ...
 
     def ended(self) -> None: ...
 
@@ -149,7 +149,7 @@ class ReplicaAlone:
     def doing(self, work: Work) -> None:
         """Nobody looks."""
 
-    def failed(self, text: str) -> None:
+    def failed(self, error: Exception) -> None:
         """Nobody else has to know."""
 
     def ended(self) -> None:

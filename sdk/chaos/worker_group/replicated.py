@@ -166,7 +166,7 @@ class Replicated:
     def failed(self, error: Exception) -> None:
         """The script raised, which ends the worker group: the same code would fail on every worker."""
         if self._replica is not None:
-            self._replica.failed(f"{type(error).__name__}: {error}")
+            self._replica.failed(error)
 
     def close(self) -> None:
         """No further step: tell the others, if the training is not over by itself."""

@@ -72,7 +72,7 @@ class GroupSession(Protocol):
 
     def step(self) -> Applied: ...
 
-    def failed(self, text: str) -> None: ...
+    def failed(self, error: Exception) -> None: ...
 
     def ended(self) -> None: ...
 
@@ -153,7 +153,7 @@ class TrainsAlone:
         update(self._training.layers, run, commit)
         return Applied(step=step + 1, loss=commit.loss, norm=commit.norm)
 
-    def failed(self, text: str) -> None:
+    def failed(self, error: Exception) -> None:
         """Nobody else has to know."""
 
     def ended(self) -> None:

@@ -35,7 +35,7 @@ def written(folder: Path) -> GroupView:
     paces = StepPaces()
     for at_s, kind, fields in ((0.0, "plan", {"step_s": 0.18}), (1.0, "step", {}), (1.2, "step", {})):
         paces.take(Happened(at_s=at_s, kind=kind, reason="", fields=fields))
-    board.write(bench.machine, {worker: 100 + worker for worker in range(6)}, readings, paces)
+    board.write(bench.machine, {worker: 100 + worker for worker in range(6)}, readings, paces, {0: "cuda:3"})
     return msgspec.json.decode((folder / BOARD_NAME).read_bytes(), type=GroupView)
 
 
@@ -45,6 +45,7 @@ def test_each_worker_has_its_layers_and_what_it_is_there_for(folder: Path) -> No
     assert [each.stage for each in view.workers] == ["0", "1", "0", "1", "", ""]
     assert [each.state for each in view.workers] == ["trains"] * 4 + ["waits for a place", "starting"]
     assert view.workers[0].doing == "backward" and view.workers[3].pid == 103
+    assert [each.device for each in view.workers[:2]] == ["cuda:3", "cpu"]
 
 
 def test_the_command_shows_them_as_a_table_and_as_json(folder: Path) -> None:

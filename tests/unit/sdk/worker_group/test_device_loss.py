@@ -1,0 +1,44 @@
+"""Which errors say that a device is of no use any more, and on which one a script computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from chaos import Coordinator
+from chaos.worker_group.device_loss import is_device_loss
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("HIP error: unspecified launch failure"),
+        RuntimeError("ACL stream synchronize failed: NPU error, error code is 107020"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    ],
+)
+def test_an_error_of_the_device_ends_the_worker(error: Exception) -> None:
+    assert is_device_loss(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x8 and 7x3)"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        ValueError("CUDA error: said by a script"),
+    ],
+)
+def test_an_error_that_another_worker_would_meet_as_well_is_the_scripts(error: Exception) -> None:
+    assert not is_device_loss(error)
+
+
+def test_a_script_computes_on_the_device_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        monkeypatch.setenv("CHAOS_DEVICE", "cuda:3")
+        assert coordinator.device == "cuda:3"
+        monkeypatch.delenv("CHAOS_DEVICE")
+        here = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+        assert coordinator.device == here
