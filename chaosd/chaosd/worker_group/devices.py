@@ -1,6 +1,6 @@
 """Which device each worker of this machine computes on: what is here, asked in a process of its own, and who has what.
 
-Asking for devices loads their libraries, which can crash or hang where a driver does not fit (torch_npu without CANN
+Asking for devices loads their libraries, which can crash or hang where a driver does not fit (torch_npu without its toolkit
 breaks `import torch`): a child process does it, within a time limit. On a machine without the files by which drivers
 show themselves nobody is asked, so that it costs nothing there.
 """
@@ -25,7 +25,7 @@ DRIVER_FILES = {
     "cuda": ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"),
     "npu": ("/dev/davinci_manager",),
 }
-"""Of which one is there where a driver is loaded (CUDA, also in WSL; ROCm, which torch calls cuda; CANN)."""
+"""Of which one is there where a driver is loaded (CUDA, also in WSL; ROCm, which torch calls cuda; Ascend)."""
 
 PROBE_LIMIT_S = 60.0
 """Loading the libraries takes seconds, on a cold disk tens of them."""
@@ -149,20 +149,7 @@ def place(
     if wanted == CPU:
         return Placement(), ""
     if wanted != AUTO:
-        if group_size > 1:
-            raise NoDevice(
-                f"--device {wanted} with --group-size {group_size}: device groups compute on CPUs as yet; leave "
-                "--group-size out, or say --device cpu"
-            )
-        found = ask(wanted)
-        if not found.names:
-            raise NoDevice(f"--device {wanted}: {found.found}; say --device cpu, or mend that")
-        if processes > len(found.names) and not share:
-            raise NoDevice(
-                f"--device {wanted}: {processes} processes (spares included) and {_counted(found, wanted)}: start at "
-                f"most {len(found.names)}, let several have one with --share-devices, or say --device cpu"
-            )
-        return _placed(wanted, found, processes, share)
+        return _asked_for(wanted, processes, share, group_size, ask)
     reasons = []
     for kind in ACCELERATORS if group_size == 1 else ():
         found = ask(kind) if driver(kind) else Probed()
@@ -173,6 +160,24 @@ def place(
         elif found.found:
             reasons.append(found.found)
     return Placement(), f"workers compute on the CPU: {'; '.join(reasons)}" if reasons else ""
+
+
+def _asked_for(wanted: str, processes: int, share: bool, group_size: int, ask: Ask) -> tuple[Placement, str]:
+    """Devices of the kind that was named. Raises `NoDevice`."""
+    if group_size > 1:
+        raise NoDevice(
+            f"--device {wanted} with --group-size {group_size}: device groups compute on CPUs as yet; leave "
+            "--group-size out, or say --device cpu"
+        )
+    found = ask(wanted)
+    if not found.names:
+        raise NoDevice(f"--device {wanted}: {found.found}; say --device cpu, or mend that")
+    if processes > len(found.names) and not share:
+        raise NoDevice(
+            f"--device {wanted}: {processes} processes (spares included) and {_counted(found, wanted)}: start at "
+            f"most {len(found.names)}, let several have one with --share-devices, or say --device cpu"
+        )
+    return _placed(wanted, found, processes, share)
 
 
 def _placed(kind: str, found: Probed, processes: int, share: bool) -> tuple[Placement, str]:
