@@ -116,7 +116,7 @@ def _workers(nproc: int, group_size: int, wanted: int) -> int:
 
 
 def _placed(wanted: str, processes: int, share: bool, group_size: int) -> dict[str, Any]:
-    """What the controller is told of devices and device groups. Which worker has which device; one line says so, where there is something to say."""
+    """What the controller is told of devices and device groups. One line says who has which, if there is a choice."""
     from chaosd.worker_group.devices import NoDevice, place
 
     try:

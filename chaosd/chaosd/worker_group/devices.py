@@ -1,6 +1,6 @@
 """Which device each worker of this machine computes on: what is here, asked in a process of its own, and who has what.
 
-Asking for devices loads their libraries, which can crash or hang where a driver does not fit (torch_npu without its toolkit
+Asking for devices loads their libraries, which can crash or hang where a driver does not fit (torch_npu by itself
 breaks `import torch`): a child process does it, within a time limit. On a machine without the files by which drivers
 show themselves nobody is asked, so that it costs nothing there.
 """
