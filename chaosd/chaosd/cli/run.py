@@ -22,6 +22,10 @@ ASIDE = {"worker-started", "peer-lost", "stop", "step", "round"}
 POLICIES = ("reroute", "dynamic", "spare")
 
 
+TimelineOption = Annotated[
+    Path | None,
+    typer.Option("--timeline", help="draw the last step and the last recovery, as measured, into this file (.svg)"),
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="what workers compute on: auto, cpu, cuda or npu")]
 ShareOption = Annotated[bool, typer.Option("--share-devices", help="several workers may have one device")]
 
@@ -49,9 +53,7 @@ def run(
     ] = 1.0,
     audit: Annotated[bool, typer.Option("--audit", help="compare the replicas' states after every step")] = False,
     events: Annotated[Path | None, typer.Option(help="write what happens to this file, a JSON object a line")] = None,
-    timeline: Annotated[
-        Path | None, typer.Option(help="draw the last step and the last recovery, as measured, into this file (.svg)")
-    ] = None,
+    timeline: TimelineOption = None,
     device: DeviceOption = "auto",
     share_devices: ShareOption = False,
     standalone: Annotated[bool, typer.Option("--standalone", help="in no run, whatever the script says")] = False,
