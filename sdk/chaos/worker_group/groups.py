@@ -29,6 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.line import ControlLine, GenerationEnded
 from chaos_protocols.worker_group.lanes import lane_prefix
 
@@ -65,10 +66,12 @@ class LineStore(dist.Store):  # type: ignore[misc, name-defined]
 
 
 class Receipt:
-    """A message that was begun, and the tensor in which it lies; `error`: why it failed."""
+    """A message that was begun, and the host memory in which it lies; `lands`: the tensor of a device in which a
+    received message ends; `error`: why it failed."""
 
-    def __init__(self, work: Any, tensor: torch.Tensor) -> None:
-        self._work, self._tensor = work, tensor
+    def __init__(self, work: Any, host: torch.Tensor, lands: torch.Tensor | None = None) -> None:
+        self._work, self._tensor = work, host
+        self.landed = None if lands is None or lands is host else (host, lands)
         self.over, self.error = False, ""
 
     def complete(self) -> None:
@@ -82,10 +85,11 @@ class Receipt:
 
 
 class Groups:
-    """The groups of one generation. Everything that belongs to it hangs on this object, and goes with it."""
+    """The groups of one generation. Everything that belongs to it hangs on this object, and goes with it. `device`: on
+    which the tensors lie that are sent and received."""
 
-    def __init__(self, line: ControlLine, generation: int) -> None:
-        self._line, self._generation = line, generation
+    def __init__(self, line: ControlLine, generation: int, device: Device = HOST) -> None:
+        self._line, self._generation, self._device = line, generation, device
         self._made: dict[Group, Any] = {}
         self._before = _connections()
         self._severed = False
@@ -128,7 +132,8 @@ class Groups:
     def send(self, group: Group, peer: int, tensor: torch.Tensor, *, awaited: bool = False) -> Receipt:
         """Hand a contiguous tensor over, which nobody changes any more. That it has arrived its receiver says; the
         sender waits for that only if it is to be `awaited`."""
-        receipt = Receipt(self._do(lambda made: made.send([tensor], group.index(peer), 0), group), tensor)
+        host = self._device.leave(tensor)
+        receipt = Receipt(self._do(lambda made: made.send([host], group.index(peer), 0), group), host)
         if awaited:
             self._await(((), self._line.worker), receipt)
         else:
@@ -137,7 +142,8 @@ class Groups:
 
     def receive(self, group: Group, peer: int, tensor: torch.Tensor) -> Receipt:
         """Post a receive into a contiguous tensor. Receives from one peer take its sends in order."""
-        receipt = Receipt(self._do(lambda made: made.recv([tensor], group.index(peer), 0), group), tensor)
+        host = self._device.landing(tensor)
+        receipt = Receipt(self._do(lambda made: made.recv([host], group.index(peer), 0), group), host, tensor)
         self._await((group, peer), receipt)
         return receipt
 
@@ -161,6 +167,9 @@ class Groups:
             raise GroupFailed("the connections of this generation were severed")
         if receipt.error:
             raise GroupFailed(receipt.error)
+        if receipt.landed is not None:
+            self._device.arrive(*receipt.landed)
+            receipt.landed = None
 
     def sever(self) -> None:
         """End the connections, which fails whatever waits for them. Called by the line's thread."""

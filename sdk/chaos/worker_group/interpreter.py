@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.groups import Groups, Receipt
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.moving import pair
@@ -64,6 +65,7 @@ class Task:
     """This process computes part `part` of `parts` of each micro-batch, with the random numbers of a micro-batch of its
     own."""
     spans: SpanLog | None = None
+    device: Device = HOST
 
 
 @dataclass(slots=True)
@@ -101,10 +103,12 @@ class StepRun:
                 case ForwardPass(g, first, last):
                     self._doing(Work.FORWARD)
                     self._forward(g, first, last)
+                    self._task.device.synchronize()
                     kind = "forward"
                 case BackwardPass(g, first, last):
                     self._doing(Work.BACKWARD)
                     self._backward(g, first, last)
+                    self._task.device.synchronize()
                     kind = "backward"
                 case SendMessage(message, peer):
                     self._send(message, peer)
@@ -155,7 +159,7 @@ class StepRun:
             left = layer.run(entered)
         else:
             number = g * self._task.parts + self._task.part
-            with seeded(seed_of(self._task.seed, self._step, number, layer.index)):
+            with seeded(seed_of(self._task.seed, self._step, number, layer.index), self._task.device):
                 left = layer.run(entered)
         if not isinstance(left, torch.Tensor):
             raise ValueError(
@@ -180,12 +184,15 @@ class StepRun:
                 self.sums.pair(layer.index, g, onto)
         if first > 0:
             boundary = self._task.boundaries[first]
-            value = torch.zeros(boundary[0], dtype=boundary[1]) if gradient is None else gradient
+            value = (
+                self._task.device.moved(torch.zeros(boundary[0], dtype=boundary[1])) if gradient is None else gradient
+            )
             self._values[Message(True, g, first)] = value
 
     def _sample(self, g: int) -> tuple[Any, Any]:
         if g not in self._samples:
-            self._samples[g] = self._micro_batch(g)
+            value, target = self._micro_batch(g)
+            self._samples[g] = self._task.device.moved(value), self._task.device.moved(target)
         return self._samples[g]
 
     # ---- messages
@@ -219,7 +226,7 @@ class StepRun:
         """The next receive from this peer, in the order in which it sends."""
         each = self._expected[peer].popleft()
         shape, dtype = self._task.boundaries[each.layer]
-        value = torch.empty(shape, dtype=dtype)
+        value = torch.empty(shape, dtype=dtype, device=self._task.device.name)
         self._posted[peer, each] = (self._group().receive(pair(self._task.me, peer), peer, value), value)
 
     def _waits(self, peer: int) -> None:

@@ -35,6 +35,8 @@ class HeldPart(ABC):
         self.index = index
         self.held = True
         self.keeps = True
+        self.device = torch.device("cpu")
+        """Where its gradients are."""
         self._items: Sequence[StateItem] = ()
         self._sizes: Sequence[int] = ()
         self.parameter_bytes = 0
@@ -122,6 +124,7 @@ class Layer(HeldPart):
     def __init__(self, index: int, module: torch.nn.Module) -> None:
         super().__init__(index)
         self.module = module
+        self.device = next((p.device for p in (*module.parameters(), *module.buffers())), self.device)
         self.random = False
         self._transient = {
             (path, name): buffer.clone()
@@ -232,7 +235,7 @@ class Layer(HeldPart):
     def revive(self) -> None:
         if self.held:
             return
-        self.module.to_empty(device="cpu")
+        self.module.to_empty(device=self.device)
         self._put_tables_back(self.module)
         self._begin_empty()
 
@@ -257,7 +260,7 @@ class Layer(HeldPart):
             return
         parameters = self.parameters
         for parameter, part in zip(parameters, torch.split(gradient, [p.numel() for p in parameters]), strict=True):
-            parameter.grad = part.view_as(parameter).to(parameter.dtype)
+            parameter.grad = part.view_as(parameter).to(device=parameter.device, dtype=parameter.dtype)
         if self._framework is not None:
             self._framework.optimizer_step(round)
 

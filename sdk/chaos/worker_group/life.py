@@ -6,7 +6,6 @@ How the sums of a step come about is another's affair: `together` executes a str
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -15,6 +14,7 @@ import torch
 
 from chaos.worker_group.data import Loader
 from chaos.worker_group.device_loss import end, is_device_loss
+from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.groups import GroupFailed, Groups
 from chaos.worker_group.lane_lines import line_of
 from chaos.worker_group.lanes import Lanes
@@ -72,13 +72,13 @@ def greeting(
     clip_norm: float | None = None,
     copies: int = 0,
     vectors: Vectors | None = None,
+    device: Device = HOST,
 ) -> GroupHello:
     """A worker's first message. `digest`: of what is trained; `vectors`: of a run of institutions."""
     samples = float(loader.micro_batches * loader.micro_batch_size)
     run = None
     if vectors is not None:
         run = RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=samples)
-    workers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     return GroupHello(
         version=VERSION,
         token=line.token,
@@ -88,7 +88,7 @@ def greeting(
         layers=reports,
         micro_batches=loader.micro_batches,
         micro_batch_size=loader.micro_batch_size,
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // workers,
+        memory_bytes=device.memory_bytes(),
         clip_norm=clip_norm,
         optimizer_copies=copies,
         run=run,
@@ -277,7 +277,7 @@ class InGroup(ABC):
         line.doing(Work.BUILDING)
         line.spans.begin(wanted=order.timed)
         began_s = perf_counter()
-        groups = self._groups = Groups(line, order.generation)
+        groups = self._groups = Groups(line, order.generation, self._training.device)
         moving = {pair(each.source, each.target) for each in order.moves}
         groups.build([*order.share.groups(me), *moving])
         line.forget_store()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from chaos.worker_group.data import Loader
+from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.layers import Layer
 
@@ -37,7 +38,7 @@ class Measured:
     boundaries: Sequence[tuple[tuple[int, ...], torch.dtype]]
 
 
-def measure(layers: Sequence[Layer], loss: Loss, loader: Loader) -> Measured:
+def measure(layers: Sequence[Layer], loss: Loss, loader: Loader, device: Device = HOST) -> Measured:
     """Run the first micro-batch through the model; marks the layers that draw random numbers. Changes no parameter.
 
     Raises ValueError, naming the layer, where the chain does not fit together.
@@ -45,26 +46,26 @@ def measure(layers: Sequence[Layer], loss: Loss, loader: Loader) -> Measured:
     sample = loader.micro_batch(0, 0)
     if not isinstance(sample, tuple | list) or len(sample) != 2:
         raise ValueError("the data set must give pairs (input, target), which become one tensor each in a micro-batch")
-    value, target = sample
+    value, target = map(device.moved, sample)
     boundaries: list[tuple[tuple[int, ...], torch.dtype]] = []
     measures: list[LayerMeasure] = []
-    before = torch.get_rng_state()
+    before = device.drawn()
     try:
         for layer in layers:
             if not isinstance(value, torch.Tensor):
                 raise ValueError(f"a {type(value).__name__} enters layer {layer.name}; it must be one tensor")
             boundaries.append((tuple(value.shape), value.dtype))
-            value, found = _layer(layer, value)
+            value, found = _layer(layer, value, device)
             measures.append(found)
         told = loss(value, target)
         if not isinstance(told, torch.Tensor) or told.dim() != 0:
             raise ValueError("loss=(output, target) must give one number, the mean over the micro-batch")
     finally:
-        torch.set_rng_state(before)
+        device.draw_from(before)
     return Measured(layers=measures, boundaries=boundaries)
 
 
-def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasure]:
+def _layer(layer: Layer, value: torch.Tensor, device: Device) -> tuple[torch.Tensor, LayerMeasure]:
     forward_s: list[float] = []
     backward_s: list[float] = []
     left: Any = None
@@ -72,7 +73,8 @@ def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasur
         entered = value.detach()
         if entered.is_floating_point():
             entered.requires_grad_()
-        drawn = torch.get_rng_state()
+        drawn = device.drawn()
+        device.synchronize()
         began_s = perf_counter()
         try:
             left = layer.run(entered)
@@ -81,8 +83,9 @@ def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasur
                 f"layer {layer.name} cannot take what the one before gives ({tuple(value.shape)} {value.dtype}): "
                 f"{error}"
             ) from error
+        device.synchronize()
         forward_s.append(perf_counter() - began_s)
-        layer.random = layer.random or not torch.equal(drawn, torch.get_rng_state())
+        layer.random = layer.random or not all(map(torch.equal, drawn, device.drawn()))
         if not isinstance(left, torch.Tensor):
             raise ValueError(
                 f"layer {layer.name} gives a {type(left).__name__}; each layer must take one tensor and give one"
@@ -92,12 +95,13 @@ def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasur
         began_s = perf_counter()
         if left.requires_grad and (entered.requires_grad or layer.parameters):
             layer.gradients(entered, left, torch.ones_like(left))
+        device.synchronize()
         backward_s.append(perf_counter() - began_s)
     size = left.numel() * left.element_size()
     measured = LayerMeasure(
         forward_s=min(forward_s),
         backward_s=min(backward_s),
-        update_s=_update_s(layer),
+        update_s=_update_s(layer, device),
         kept_bytes=2 * size,
         output_bytes=size,
     )
@@ -117,7 +121,7 @@ def _check_backward(layer: Layer, entered: torch.Tensor, left: torch.Tensor) -> 
         ) from error
 
 
-def _update_s(layer: Layer) -> float:
+def _update_s(layer: Layer, device: Device) -> float:
     """One step of the layer's optimizer, tried on copies of its parameters."""
     copies = [torch.nn.Parameter(p.detach().clone()) for p in layer.parameters]
     if not copies:
@@ -129,5 +133,6 @@ def _update_s(layer: Layer) -> float:
             copy.grad = torch.zeros_like(copy)
         began_s = perf_counter()
         optimizer.step()
+        device.synchronize()
         took_s.append(perf_counter() - began_s)
     return min(took_s)

@@ -17,6 +17,7 @@ from chaos import layers as known
 from chaos.conversation import Conversation
 from chaos.sync import SyncSession
 from chaos.worker_group.data import Batch, Loader
+from chaos.worker_group.devices import HOST, device_of
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.lanes import Lanes, assemble, group_size
 from chaos.worker_group.layers import Layer, MakeOptimizer, MakeScheduler, chain, digest_of
@@ -75,6 +76,7 @@ class ParallelModel:
         if layers is None:
             layers = _children if isinstance(model, torch.nn.Sequential) else known.of
         self.module = model
+        self._device = device_of(model)
         self.layers: list[Layer] = chain(list(layers(model)))
         _check_covered(model, self.layers)
         self._loss, self._copies = loss, optimizer_copies
@@ -119,6 +121,11 @@ class ParallelModel:
             raise ValueError(
                 f"each worker has {size} processes (--group-size), which share layers as device_group= says: "
                 "parallelize(..., device_group=lambda layer, mesh: fully_shard(layer, mesh=mesh))"
+            )
+        if self._device is not HOST:
+            raise ValueError(
+                f"a device group (--group-size) computes on CPUs as yet, and the model lies on {self._device.name}: "
+                "leave --group-size out, or the model on the CPU"
             )
         if self._copies:
             raise ValueError(
@@ -230,13 +237,14 @@ class ParallelModel:
         loader = batch.loader
         if self._lanes is not None and not any(layer.alike for layer in self.layers):
             loader.read_part(self._lanes.lane, self._lanes.size)
-        self._measured = measure(self.layers, self._loss, loader)
+        self._measured = measure(self.layers, self._loss, loader, self._device)
         training = ChainTraining(
             layers=self.layers,
             loss=self._loss,
             loader=loader,
             boundaries=self._measured.boundaries,
             clip_norm=self._clip_norm,
+            device=self._device,
         )
         if "CHAOS_WORKER_GROUP" in os.environ:
             together = TrainsTogether(training, os.environ, self._vectors, self._lanes)
@@ -274,7 +282,14 @@ class ParallelModel:
         )
         digest = digest_of(self.layers, facts)
         return greeting(
-            line, loader, reports, digest=digest, clip_norm=self._clip_norm, copies=self._copies, vectors=self._vectors
+            line,
+            loader,
+            reports,
+            digest=digest,
+            clip_norm=self._clip_norm,
+            copies=self._copies,
+            vectors=self._vectors,
+            device=self._device,
         )
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from chaos.frameworks.torch_scaling import refuse_scaled_losses
 from chaos.sync import SyncSession
 from chaos.sync.every_step import EveryStep, EveryStepSession
 from chaos.worker_group.data import Loader
+from chaos.worker_group.devices import device_of
 from chaos.worker_group.layers import digest_of
 from chaos.worker_group.life import greeting
 from chaos.worker_group.line import ControlLine, GroupEnded
@@ -51,6 +52,7 @@ class Replicated:
                 "itself, and leave out init_process_group()"
             )
         self.module = module
+        self._device = device_of(module)
         self._whole: WholeModel | None = None
         self._summed: EveryStepSession | None = None
         self._vectors: WholeVectors | None = None
@@ -58,7 +60,7 @@ class Replicated:
         self._loader: Loader | None = None
         self._replica: ReplicaWorker | None = None
         self._dealt: tuple[int, int] | None = None
-        self._drawn: torch.Tensor | None = None
+        self._drawn: list[torch.Tensor] | None = None
         self._loss = float("nan")
         self._looked_for_scaling = False
         module.register_forward_pre_hook(lambda *_: self._doing(Work.FORWARD))
@@ -115,8 +117,8 @@ class Replicated:
                 loader.ended = True
                 return
             loader.step, number = dealt
-            self._drawn = torch.get_rng_state()
-            torch.default_generator.manual_seed(seed_of(loader.seed, loader.step, number, 0))
+            self._drawn = self._device.drawn()
+            self._device.seed(seed_of(loader.seed, loader.step, number, 0))
             sample = loader.micro_batch(loader.step, number)
             self._dealt = dealt
             yield sample
@@ -134,7 +136,7 @@ class Replicated:
             self._looked_for_scaling = True
             refuse_scaled_losses("replicate() sums gradients of losses as they are")
         if self._drawn is not None:
-            torch.set_rng_state(self._drawn)
+            self._device.draw_from(self._drawn)
         loss, self._loss, self._dealt, self._drawn = self._loss, float("nan"), None, None
         self._told(lambda: replica.give(loss))
         loader.step = replica.round
@@ -200,7 +202,7 @@ class Replicated:
         if self._whole is None:
             raise ValueError("call coordinator.register(model=model, optimizer=...) before the first batch")
         assert self._loader is not None
-        training = WholeTraining(loader=self._loader, whole=self._whole)
+        training = WholeTraining(loader=self._loader, whole=self._whole, device=self._device)
         if "CHAOS_WORKER_GROUP" in os.environ:
             together = ReplicaTogether(training, os.environ, self._vectors)
             together.line.send(self._hello(together.line, self._loader))
@@ -226,7 +228,7 @@ class Replicated:
             output_bytes=0,
         )
         digest = digest_of([whole], (loader.micro_batches, loader.micro_batch_size, loader.steps, loader.seed))
-        return greeting(line, loader, (report,), digest=digest, vectors=vectors)
+        return greeting(line, loader, (report,), digest=digest, vectors=vectors, device=self._device)
 
 
 class MicroBatches:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
+from chaos.worker_group.devices import HOST, Device
 
 
 def seed_of(run: int, step: int, micro_batch: int, layer: int) -> int:
@@ -16,11 +16,12 @@ def seed_of(run: int, step: int, micro_batch: int, layer: int) -> int:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """torch's default generator begins at this seed inside, and goes on afterwards as if nothing had been."""
-    before = torch.get_rng_state()
-    torch.default_generator.manual_seed(seed)
+def seeded(seed: int, device: Device = HOST) -> Iterator[None]:
+    """The default generators of torch and of the device begin at this seed inside, and go on afterwards as if nothing
+    had been."""
+    before = device.drawn()
+    device.seed(seed)
     try:
         yield
     finally:
-        torch.set_rng_state(before)
+        device.draw_from(before)

@@ -12,6 +12,7 @@ import torch
 from chaos.conversation import Conversation
 from chaos.phase import Phase
 from chaos.worker_group.data import Loader
+from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.interpreter import Loss, StepRun, Task
 from chaos.worker_group.layers import HeldPart, Layer
 from chaos.worker_group.line import GroupEnded
@@ -31,6 +32,7 @@ class Training(ABC):
 
     loader: Loader
     clip_norm: float | None = None
+    device: Device = HOST
 
     @property
     @abstractmethod
@@ -128,6 +130,7 @@ class TrainsAlone:
             groups=None,
             seed=loader.seed,
             micro_batches=loader.micro_batches,
+            device=training.device,
         )
         self._collector = StepCollector(
             step=0,

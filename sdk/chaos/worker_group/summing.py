@@ -31,6 +31,7 @@ class StepSums:
     def __init__(self, layers: Sequence[HeldPart], micro_batches: int) -> None:
         """`layers`: those held here."""
         self._layers = {layer.index: layer for layer in layers}
+        self._device = layers[0].device if layers else torch.device("cpu")
         self._dtypes = {layer.index: layer.gradient_dtype for layer in layers}
         self._micro_batches = micro_batches
         self._trees: dict[int, SumTree[Parts]] = {layer.index: SumTree(micro_batches, _add_all) for layer in layers}
@@ -80,7 +81,7 @@ class StepSums:
         received: dict[int, torch.Tensor] = {}
         for other, peer in enumerate(total.holders):
             if other != rank and total.subtotals[other] and length:
-                received[other] = torch.empty((len(total.subtotals[other]), length), dtype=dtype)
+                received[other] = self._empty((len(total.subtotals[other]), length), dtype)
                 works.append((peer, groups.receive(total.holders, peer, received[other])))
         for other, peer in enumerate(total.holders):
             if other != rank and len(mine) and edges[other + 1] > edges[other]:
@@ -96,12 +97,16 @@ class StepSums:
 
     def _subtotals(self, total: Sum, rank: int, dtype: torch.dtype, whole: int) -> torch.Tensor:
         """This worker's subtotals, one a row, over all layers of the sum."""
-        rows = torch.empty((len(total.subtotals[rank]), whole), dtype=dtype)
+        rows = self._empty((len(total.subtotals[rank]), whole), dtype)
         for row, subtotal in zip(rows, total.subtotals[rank], strict=True):
             parts = [part.reshape(-1) for layer in total.layers for part in self._trees[layer].take(subtotal)]
             if parts:
                 torch.cat(parts, out=row)
         return rows
+
+    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Memory where the gradients are."""
+        return torch.empty(shape, dtype=dtype, device=self._device)
 
     def _closed_piece(
         self, total: Sum, rank: int, mine: torch.Tensor, received: dict[int, torch.Tensor]
@@ -124,7 +129,7 @@ class StepSums:
         doing: Callable[[int], None],
     ) -> torch.Tensor:
         """Everybody's piece, in one vector."""
-        result = torch.empty(edges[-1], dtype=piece.dtype)
+        result = self._empty((edges[-1],), piece.dtype)
         result[edges[rank] : edges[rank + 1]] = piece
         works = []
         for other, peer in enumerate(total.holders):
@@ -144,7 +149,7 @@ class StepSums:
 def whole(parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> Parts:
     """The gradients that a backward pass has left, all of the widest type, zeros where there is none."""
     parts = [
-        torch.zeros(p.shape, dtype=p.dtype) if gradient is None else gradient
+        torch.zeros(p.shape, dtype=p.dtype, device=p.device) if gradient is None else gradient
         for p, gradient in zip(parameters, gradients or [None] * len(parameters), strict=True)
     ]
     dtypes = {part.dtype for part in parts}

@@ -74,5 +74,6 @@ class TrainsTogether(InGroup):
             micro_batches=loader.micro_batches,
             part=loader.part,
             parts=loader.parts,
+            device=chain.device,
             spans=self.line.spans,
         )

@@ -38,6 +38,7 @@ class WholeModel(HeldPart):
         self._gradients = _runs([(slot.count, slot.kind is SlotKind.PARAMETER) for slot in slots])
         self._plain = framework.plain_parameters() if isinstance(framework, TorchFramework) else []
         """Whose gradients are taken and given as they are; none: everything is copied, through these."""
+        self.device = self._plain[0].device if self._plain else self.device
         size_bytes = 0 if self._plain else session.contribution.size_bytes
         self._given: Bytes = np.zeros(size_bytes, dtype=np.uint8)
         self._taken: Bytes = np.zeros(size_bytes, dtype=np.uint8)
@@ -96,7 +97,7 @@ class WholeModel(HeldPart):
             self._session.apply(self._taken, round)
             return
         for parameter, part in zip(self._plain, torch.split(gradient, [p.numel() for p in self._plain]), strict=True):
-            parameter.grad = part.view_as(parameter)
+            parameter.grad = part.view_as(parameter).to(parameter.device)
         self._framework.optimizer_step(round)
 
     def forget(self) -> None:
