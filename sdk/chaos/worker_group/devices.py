@@ -63,7 +63,7 @@ class Device(ABC):
         return value.to(self.name) if isinstance(value, torch.Tensor) else value
 
 
-class Host(Device):
+class Processor(Device):
     """The CPU."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Host(Device):
         torch.default_generator.manual_seed(seed)
 
 
-HOST = Host()
+HOST = Processor()
 
 
 class Accelerator(Device):
