@@ -3,6 +3,7 @@
     sites a b:a c:a,b      a founds; b knows a; c knows a and b; goes on when all train and vote; tells nothing
     found a b:a            the same, told from the beginning, and not waited for
     patient                before the sites: a round waits for a script for ever
+    encoded                rounds travel in an encoding that loses something
     mirrors 1              before the sites: each daemon keeps its worker's state of every round in memory
     checkpoints 5          before the sites: each daemon writes its worker's state to its disk every five rounds
     disk SITE SECONDS      reading or writing a checkpoint takes so long there
@@ -225,6 +226,8 @@ class Stage:
                 self.world.floor_sites = int(names[0])
             case "patient":
                 self.world.settings = replace(self.world.settings, straggler_timeout=0.0)
+            case "encoded":
+                self.world.lossy = True
             case "memory-checkpoints":
                 self._keep(memory_checkpoint_every_rounds=int(names[0]))
             case "checkpoints":

@@ -1,4 +1,5 @@
-"""`python -m tests.simulation.mutants [WORD...]`: plants each bug and looks for the first seed that shows it.
+"""`python -m tests.simulation.mutants [WORD...]`: plants each bug and looks for the first seed that shows it, or plays
+the story that it names.
 
 Prints bug, seed, sites, invariant and what was seen. Only a `Violation` of an oracle counts; where the protocols' own
 assertions were faster, that is said. Exit status 1 if a bug is not caught within its number of seeds, or a patch does
@@ -12,13 +13,16 @@ import multiprocessing
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.simulation.mutants.bugs import BUGS
 from tests.simulation.mutants.planting import Bug, DoesNotApply, planted
+from tests.simulation.stage import SEED, Stage, commands_of
 from tests.simulator.faults import run_seed
 from tests.simulator.violation import Violation
 
 PROCESSES_MAX = 2
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +43,18 @@ def sites_of(seed: int) -> int:
 
 
 def hunt(bug: Bug, *, first: int = 0) -> Finding:
-    """The first seed in which an oracle sees the bug."""
+    """The first seed in which an oracle sees the bug; or whether one does in its story."""
     began_s, errors, last_error = time.monotonic(), 0, ""
+    seeds = (SEED,) if bug.story else range(max(first, bug.first), bug.seeds)
     try:
         with planted(bug):
-            for seed in range(max(first, bug.first), bug.seeds):
-                sites = bug.sites or sites_of(seed)
+            for seed in seeds:
+                sites = 0 if bug.story else bug.sites or sites_of(seed)
                 try:
-                    run_seed(seed, sites=sites, guest=bug.guest)
+                    if bug.story:
+                        play(bug.story)
+                    else:
+                        run_seed(seed, sites=sites, guest=bug.guest)
                 except Violation as found:
                     took_s = time.monotonic() - began_s
                     return Finding(
@@ -61,11 +69,18 @@ def hunt(bug: Bug, *, first: int = 0) -> Finding:
                 except Exception as error:  # an assertion of the protocols, or a plain defect: not an oracle's word
                     errors += 1
                     last_error = f"; {type(error).__name__}: {error}"
-            text = f"NOT CAUGHT before seed {bug.seeds}{last_error}"
+            where = f"in story {bug.story}" if bug.story else f"before seed {bug.seeds}"
+            text = f"NOT CAUGHT {where}{last_error}"
     except DoesNotApply as error:
         text = f"DOES NOT APPLY: {error}"
     took_s = time.monotonic() - began_s
     return Finding(name=bug.name, seed=-1, sites=0, invariant=0, text=text, errors=errors, took_s=took_s)
+
+
+def play(story: str) -> None:
+    """Raises what an oracle, a claim or a defect raises in it."""
+    (path,) = SCENARIOS.glob(f"{story}-*.txt")
+    Stage(seed=SEED).play(commands_of(path.read_text(encoding="utf-8")))
 
 
 def line_of(finding: Finding) -> str:

@@ -54,9 +54,7 @@ BULK = (
         name="bulk: what an encoding lost in a round that is void is owed",
         patches=(Patch(f"{REDUCE}.residuals:Residuals.begin", "if not member or round_number", "if round_number"),),
         breaks=(3,),
-        first=2504,
-        seeds=2505,
-        sites=4,
+        story="159",
     ),
     Bug(
         name="bulk: grants of the last connection hold after it",

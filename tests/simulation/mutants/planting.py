@@ -32,7 +32,8 @@ class Patch:
 class Bug:
     """`breaks`: the invariants that may be seen broken first. `seeds`: it is caught before this one; `first`: from here
     on, where what it takes is rare. `sites`: in runs of so many; 0: of 3 to 6, by the seed. `guest`: a hostile guest is
-    there to use it."""
+    there to use it. `story`: no seeds, the scenario of this number, where random trouble meets what it takes in one run
+    of thousands."""
 
     name: str
     patches: tuple[Patch, ...]
@@ -41,6 +42,7 @@ class Bug:
     first: int = 0
     sites: int = 0
     guest: bool = False
+    story: str = ""
 
 
 class DoesNotApply(Exception):
