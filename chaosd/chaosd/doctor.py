@@ -38,6 +38,7 @@ from chaosd.identity import Identity, IdentityError
 from chaosd.reach import site_behind
 from chaosd.storage.folders import folder_bytes
 from chaosd.transport.settings import STREAMS_AUTO
+from chaosd.worker_group.selftest import FILE_NAMES
 from chaosd.worker_group.selftest import read as read_selftest
 
 PEERS_AT_ONCE = 16
@@ -251,20 +252,30 @@ def check_iperf3(probe: str) -> Check:
 
 
 def check_workers(data_dir: Path) -> Check:
-    """What was executed of a site of several workers, and on what."""
-    result = read_selftest(data_dir)
-    if result is None:
+    """What was executed of a site of several workers, on each kind of device."""
+    results = {kind: read_selftest(data_dir, kind) for kind in FILE_NAMES}
+    told, failed = [], []
+    for kind, result in results.items():
+        if result is None:
+            continue
+        when = time.strftime("%Y-%m-%d", time.localtime(result.at_s))
+        where = f"on {kind} ({result.backend}, torch {result.torch}, {when})"
+        bad = [verdict.trial for verdict in result.verdicts if not verdict.held]
+        failed += [f"did not hold {where}: {', '.join(bad)}"] if bad else []
+        held = [verdict.trial for verdict in result.verdicts if verdict.held]
+        told += [f"executed {where}: {', '.join(held)}"] if held else []
+    never = [kind for kind, result in results.items() if result is None]
+    if len(never) == len(results):
         return _ok(
             "workers", "several workers (`chaosd run`) were not tried here; `chaosd workers selftest` tries them"
         )
-    when = time.strftime("%Y-%m-%d", time.localtime(result.at_s))
-    where = f"on {result.device} ({result.backend}, torch {result.torch}, {when})"
-    failed = [verdict.trial for verdict in result.verdicts if not verdict.held]
+    here = sorted({name for result in results.values() if result is not None for name in result.unused})
+    hint = f" ({', '.join(here)} would be here)" if here and never else ""
+    last = [f"never executed here on {', '.join(never)}{hint}"] if never else []
     if failed:
         remedy = "`chaosd workers selftest` tries them again and says what was wrong; train with one worker meanwhile"
-        return _warn("workers", f"did not hold {where}: {', '.join(failed)}", remedy)
-    unused = f"; never executed on {', '.join(result.unused)}" if result.unused else ""
-    return _ok("workers", f"executed {where}: {', '.join(each.trial for each in result.verdicts)}{unused}")
+        return _warn("workers", "; ".join([*failed, *told, *last]), remedy)
+    return _ok("workers", "; ".join([*told, *last, "a lost stage that comes back from other sites is not tried by it"]))
 
 
 def check_peers(config: SiteConfig, timeout_s: float) -> list[Check]:

@@ -33,8 +33,8 @@ async def test_workers_hold_and_the_hardware_is_named(tmp_path: Path) -> None:
 async def test_other_bits_than_those_of_one_process_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     real = selftest._in_one_process
 
-    def other() -> selftest._Alone:
-        alone = real()
+    def other(device: str) -> selftest._Alone:
+        alone = real(device)
         digests = [list(each) for each in alone.digests]
         digests[6][2] = digests[5][2]
         return selftest._Alone(
@@ -60,8 +60,13 @@ def test_the_doctor_says_what_was_never_tried_and_what_did_not_hold(tmp_path: Pa
     facts = {"at_s": 0.0, "machine": "Linux x86_64", "device": "cpu", "backend": "gloo", "torch": "2.13.0"}
     write(SelfTest(**facts, unused=(), verdicts=verdicts), tmp_path)  # type: ignore[arg-type]
     told = check_workers(tmp_path)
-    assert told.level is Level.WARN and told.found.endswith("hang")
+    assert told.level is Level.WARN and "did not hold on cpu" in told.found and ": hang; executed on cpu" in told.found
     write(SelfTest(**facts, unused=("H200",), verdicts=verdicts[:1]), tmp_path)  # type: ignore[arg-type]
-    assert check_workers(tmp_path).found.endswith("; never executed on H200")
+    assert "; never executed here on cuda, npu (H200 would be here)" in check_workers(tmp_path).found
+    on_npu = SelfTest(**{**facts, "device": "npu"}, unused=(), verdicts=verdicts[:1])  # type: ignore[arg-type]
+    write(on_npu, tmp_path)
+    assert read(tmp_path, "npu") == on_npu and read(tmp_path, "cuda") is None
+    told = check_workers(tmp_path)
+    assert "executed on npu (gloo" in told.found and "; never executed here on cuda" in told.found
     (tmp_path / "selftest.json").write_text("{", encoding="utf-8")
     assert read(tmp_path) is None

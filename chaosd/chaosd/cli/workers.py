@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -50,12 +50,18 @@ def workers(context: typer.Context, json: JsonOption = False) -> None:
 
 
 @workers_app.command()
-def selftest(config: ConfigOption = None, data_dir: DataDirOption = None, json: JsonOption = False) -> None:
+def selftest(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    device: Annotated[str, typer.Option(help="what workers compute on: auto, cpu, cuda or npu")] = "auto",
+    json: JsonOption = False,
+) -> None:
     """Try on this machine what workers of a site do: train, and go on after a loss of each kind.
 
     Four real processes train a small model five times, undisturbed and with one of them killed or stopped; after every
     step the states of all layers must have the bits of one process. Takes about a minute. What was found is written
-    into the data directory, and `chaosd doctor` shows it.
+    into the data directory, for each kind of device by itself, and `chaosd doctor` shows it. They share accelerators
+    where there are fewer than five.
 
     $ chaosd workers selftest
 
@@ -63,10 +69,14 @@ def selftest(config: ConfigOption = None, data_dir: DataDirOption = None, json: 
     """
     import asyncio
 
-    from chaosd.worker_group.selftest import Playing, SelfTest, SelfTestFailed, write
+    from chaosd.worker_group.devices import NoDevice, place
+    from chaosd.worker_group.selftest import PROCESSES, Playing, SelfTest, SelfTestFailed, write
 
     async def play() -> SelfTest:
-        playing = Playing()
+        placement, said = place(device, PROCESSES, share=True)
+        if said and not json:
+            typer.echo(said)
+        playing = Playing(placement=placement)
         async for verdict in playing.verdicts():
             if not json:
                 _tell(verdict)
@@ -75,7 +85,7 @@ def selftest(config: ConfigOption = None, data_dir: DataDirOption = None, json: 
     try:
         folder = selected(config, data_dir, None)[0]
         result = asyncio.run(play())
-    except (ConfigError, SelfTestFailed) as error:
+    except (ConfigError, NoDevice, SelfTestFailed) as error:
         fail(str(error), EXIT_FAILED)
     path = write(result, folder)
     if json:
@@ -83,7 +93,7 @@ def selftest(config: ConfigOption = None, data_dir: DataDirOption = None, json: 
     else:
         typer.echo(f"executed on: {result.device}, {result.backend}, torch {result.torch} ({result.machine})")
         for name in result.unused:
-            typer.echo(f"not used: {name}; workers compute on the CPU as yet")
+            typer.echo(f"not used: {name} (--device cuda tries it)")
         typer.echo(f"written to {path}")
     if not all(verdict.held for verdict in result.verdicts):
         raise typer.Exit(EXIT_FAILED)

@@ -99,6 +99,11 @@ class Placement:
         self._of: dict[int, str] = {}
         self._failed: set[str] = set()
 
+    @property
+    def first(self) -> str:
+        """The device of a process that is alone."""
+        return self._devices[0]
+
     def take(self, worker: int) -> str | None:
         """A device for this worker; None: none is free, until another worker's process has ended."""
         users = dict.fromkeys(self._devices, 0)

@@ -22,13 +22,19 @@ import msgspec
 
 from chaos_planner.pipelines.plans.layout import Policy
 from chaosd.worker_group.controller import Controller
+from chaosd.worker_group.devices import ACCELERATORS, CPU, DEVICE_VARIABLE, Placement
 from chaosd.worker_group.history import Happened
 from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.processes import Launch, launch
 
 COMMAND = (sys.executable, "-u", "-m", "chaos.worker_group.selftest")
-FILE_NAME = "selftest.json"
+FILE_NAMES = {CPU: "selftest.json", **{kind: f"selftest-{kind}.json" for kind in ACCELERATORS}}
+"""By kind of device: what was executed on one says nothing of another."""
+
 PIPELINES, STAGES = 2, 2
+PROCESSES = PIPELINES * STAGES + 1
+"""With a spare."""
+
 STRUCK_AFTER_STEP = 5
 STRUCK_AFTER_S = 0.02
 """Then the next step is under way."""
@@ -113,16 +119,19 @@ class _Alone(msgspec.Struct, frozen=True, kw_only=True):
 
 class Playing:
     """One self-test: `async for verdict in playing.verdicts()`, then `playing.result`. `launch`: see
-    `WorkerProcesses`; `command`: what it runs."""
+    `WorkerProcesses`; `command`: what it runs; `placement`: of workers on devices."""
 
-    def __init__(self, launch: Launch = launch, command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self, launch: Launch = launch, command: Sequence[str] = COMMAND, placement: Placement | None = None
+    ) -> None:
         self._launch, self._command = launch, command
+        self._placement = Placement() if placement is None else placement
         self._verdicts: list[TrialVerdict] = []
         self._alone: _Alone | None = None
 
     async def verdicts(self, trials: Sequence[Trial] = TRIALS) -> AsyncIterator[TrialVerdict]:
         """One after the other. Raises `SelfTestFailed`."""
-        self._alone = await asyncio.to_thread(_in_one_process)
+        self._alone = await asyncio.to_thread(_in_one_process, self._placement.first)
         for trial in trials:
             verdict = await self._play(trial, self._alone.digests)
             self._verdicts.append(verdict)
@@ -163,6 +172,7 @@ class Playing:
                 workers=PIPELINES * STAGES, pipelines=PIPELINES, stages=STAGES, policies=trial.policies
             ),
             audit=True,
+            placement=self._placement,
             launch=self._launch,
             happened=note,
         )
@@ -201,9 +211,9 @@ def _judge(
     return TrialVerdict(trial=trial.name, held=True, seen_s=seen[0], ready_s=ready[-1])
 
 
-def _in_one_process() -> _Alone:
-    """Raises `SelfTestFailed`."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def _in_one_process(device: str) -> _Alone:
+    """On this device. Raises `SelfTestFailed`."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", DEVICE_VARIABLE: device}
     ran = subprocess.run(COMMAND, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
     if ran.returncode:
         last = (ran.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
@@ -217,14 +227,14 @@ def _in_one_process() -> _Alone:
 def write(result: SelfTest, folder: Path) -> Path:
     """Where `read` finds it."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE_NAME
+    path = folder / FILE_NAMES[result.device]
     path.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
     return path
 
 
-def read(folder: Path) -> SelfTest | None:
-    """What was found last; None where nothing readable is there."""
+def read(folder: Path, kind: str = CPU) -> SelfTest | None:
+    """What was found last on this kind of device; None where nothing readable is there."""
     try:
-        return msgspec.json.decode((folder / FILE_NAME).read_bytes(), type=SelfTest)
+        return msgspec.json.decode((folder / FILE_NAMES[kind]).read_bytes(), type=SelfTest)
     except (OSError, msgspec.MsgspecError):
         return None

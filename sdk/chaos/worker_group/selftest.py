@@ -49,7 +49,7 @@ def train() -> list[list[str]]:
     """Digests of the layers held here, after each step."""
     found: list[list[str]] = []
     with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
-        model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy)
+        model = coordinator.parallelize(make_model().to(coordinator.device), loss=torch.nn.functional.cross_entropy)
         coordinator.register(model=model, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2))
         for batch in coordinator.loader(points(), global_batch=16, micro_batch=2, seed=3, steps=STEPS):
             model.step(batch)
@@ -58,7 +58,7 @@ def train() -> list[list[str]]:
 
 
 def unused() -> list[str]:
-    """Accelerators of this machine; workers compute on the CPU as yet."""
+    """Accelerators that torch sees on this machine."""
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
@@ -66,7 +66,9 @@ def main() -> None:
     torch.set_num_threads(1)
     digests = train()
     if "CHAOS_WORKER_GROUP" not in os.environ:
-        told = {"device": "cpu", "backend": "gloo", "torch": torch.__version__, "unused": unused()}
+        kind = os.environ.get("CHAOS_DEVICE", "cpu").partition(":")[0]
+        not_used = unused() if kind == "cpu" else []
+        told = {"device": kind, "backend": "gloo", "torch": torch.__version__, "unused": not_used}
         print(json.dumps({"digests": digests, **told}))
 
 
