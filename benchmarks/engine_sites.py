@@ -29,6 +29,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
+from chaos_protocols.wire.recovered import RunRecovered
 from chaosd.bulk.replication.engine import ReplicationEngine
 from chaosd.identity import Identity
 from chaosd.transport import Transport, TransportSettings
@@ -194,6 +195,12 @@ class _Site:
 
     def run_rules(self) -> int:
         return 0
+
+    def recovered(self) -> RunRecovered | None:
+        return None
+
+    def heard_recovered(self, site: SiteId, address: str, statement: RunRecovered) -> None:
+        """There is one run."""
 
     def may_name_hosts(self, site: SiteId) -> bool:
         return True

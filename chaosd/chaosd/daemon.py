@@ -251,8 +251,9 @@ class Daemon:
         try:
             end = await stopped
             self._ending = end.reason
-            self.stays = end.for_script and not self.config.exit_with_worker
+            self.stays = end.again or (end.for_script and not self.config.exit_with_worker)
             what = "the daemon stays, outside the run, for the next script" if self.stays else "the daemon ends"
+            what = "the daemon begins another life" if end.again else what
             log.log(logging.INFO if end.cause is None else logging.ERROR, "%s: %s", what, end.reason)
             await asyncio.sleep(0.05)  # the last messages leave before the links close
             return EXIT_CAUSE if end.cause is not None else EXIT_LEFT if end.graceful else EXIT_FORCED

@@ -98,6 +98,8 @@ class Driver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._dial_failures: dict[SiteId, str] = {}
         self._note_failed = False
+        self._over = False
+        """Another life begins at once: nothing of this one counts any more."""
         parts = make_parts(self)
         self.transport, self.workers = parts.transport, parts.workers
         self.bulk, self.meter = parts.bulk, parts.bulk.meter
@@ -121,7 +123,7 @@ class Driver:
     def feed(self, event: events.Event) -> None:
         """Take an event, now or as soon as the effects of the one before are carried out."""
         self._queue.append(event)
-        if self._running or (self.stopped is not None and self.stopped.done()):
+        if self._running or self._over or (self.stopped is not None and self.stopped.done()):
             return
         self._running = True
         try:
@@ -136,6 +138,8 @@ class Driver:
         begun_s = self.now_s()
         self._phases.event(event)
         for effect in self.machine.handle(event, now_s=begun_s):
+            if self._over:
+                return  # the journal is that of the next life
             self._phases.effect(effect)
             self._execute(effect)
         ended_s = self.now_s()
@@ -210,9 +214,13 @@ class Driver:
                 answer = self.answers.pop(request, None)
                 if answer is not None and not answer.done():
                     answer.set_result((done, reason))
-            case effects.StopDaemon():
+            case effects.StartOver():
+                with self.metrics.journal_seconds.time():
+                    self._journal.start_over(effect)
+            case effects.StopDaemon(again=again):
                 if self.stopped is not None and not self.stopped.done():
                     self.stopped.set_result(effect)
+                self._over = again
             case (
                 effects.SaveMemoryCheckpoint()
                 | effects.DropMemoryCheckpoint()

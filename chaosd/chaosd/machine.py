@@ -33,11 +33,12 @@ def make_machine(
         floor_sites=config.min_sites,
         reached=journal.recovered.reached,
         bounds=config.bounds,
+        origin=journal.recovered.origin,
     )
     recovered = journal.recovered
     hard_state, snapshot, entries = recovered.hard_state, recovered.snapshot, recovered.entries
     founding: Persist | None = None
-    if config.bootstrap and snapshot is None and not entries:
+    if config.bootstrap and snapshot is None and not entries and facts.origin is None:
         roster = bootstrap_roster(facts, planner, new_run_id(config.run, identity))
         hard_state, snapshot = bootstrap(facts.site, encode_roster(roster))
         founding = Persist(hard_state=hard_state, truncate_from=None, entries=(), snapshot=snapshot)

@@ -15,6 +15,8 @@ from chaos_protocols.links.keys import FORMER_KEY
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.control import CodecError
 from chaos_protocols.wire.keys import KeyChain
+from chaos_protocols.wire.recovered import RunRecovered
+from chaos_protocols.wishes import RecoveryTold
 from chaosd.conduct import GUESTS_LINKED_MAX
 from chaosd.driver import Driver
 from chaosd.transport.handshake import Speaker
@@ -44,8 +46,11 @@ class Neighbours:
             return KeptOut(refusal)
         if not conduct.has_room(site, self._driver.machine.links.up_sites()):
             return KeptOut(f"{GUESTS_LINKED_MAX} sites outside the run are linked already")
+        origin = self._driver.machine.facts.origin
         if self._open_to_all or site in self._trust or site in roster.site_ids():
             return None
+        if origin is not None and site in origin.sites:
+            return None  # it was in the run before that was recovered, and is to hear of it
         return KeptOut("not trusted by this site", stranger=True)
 
     def accepts(self, site: SiteId, chain: KeyChain) -> bool:
@@ -56,6 +61,13 @@ class Neighbours:
 
     def run_rules(self) -> int:
         return self._driver.machine.replica.rules
+
+    def recovered(self) -> RunRecovered | None:
+        origin = self._driver.machine.facts.origin
+        return origin.statement if origin is not None else None
+
+    def heard_recovered(self, site: SiteId, address: str, statement: RunRecovered) -> None:
+        self._driver.feed(RecoveryTold(site=site, address=address, statement=statement))
 
     def may_name_hosts(self, site: SiteId) -> bool:
         return site in self._driver.machine.roster.site_ids()

@@ -166,9 +166,10 @@ class Cause(Enum):
 
     NO_QUORUM = Meaning(
         "no-quorum", Place.WAITS,
-        "no scheduler: cannot reach {sites}; training waits for a majority of the voters",
+        "no scheduler: cannot reach {sites}; training waits for a majority of the voters{recovered}",
         "the voters that are named",
-        "bring their daemons back on their data directories, or the links to them; no worker is needed",
+        "bring their daemons back on their data directories, or the links to them; no worker is needed. If they are "
+        "gone for good: `chaosd recover` shows what an operator can decide, and what that costs",
     )  # fmt: skip
     ELECTION = Meaning(
         "election", Place.WAITS,
@@ -286,10 +287,11 @@ class Cause(Enum):
     OTHER_RUN = Meaning(
         "peer-in-other-run", Place.LINK,
         "{site} takes part in another run of the same name ({there}; this site in {here}): two sites have founded it, "
-        "or one of these has files of a former run",
+        "or one of these has files of a former run, or one side was recovered without the other",
         "the operators of both",
-        "decide which run stays. At each site of the other: stop the daemon, move `journal` out of the data "
-        "directory, set `bootstrap = false`, start it again: it joins with the state of the run that stays",
+        "`chaosd recover` tells of a recovered run, and how to follow it. Else decide which run stays; at each site of "
+        "the other: stop the daemon, move `journal` out of the data directory, set `bootstrap = false`, start it again: "
+        "it joins with the state of the run that stays",
     )  # fmt: skip
     ANOTHER_SITE = Meaning(
         "another-site-answers", Place.LINK,

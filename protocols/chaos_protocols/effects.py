@@ -10,13 +10,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from chaos_protocols.agreement.raft.effects import Persist
+from chaos_protocols.agreement.raft.effects import HardState, Persist
+from chaos_protocols.agreement.raft.messages import Snapshot
 from chaos_protocols.causes import Cause
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.control import Envelope
 from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.plans import CheckpointFacts, Reached, ReplicationPlan, SyncPlan, Tag
+from chaos_protocols.wire.recovered import Origin
 from chaos_protocols.wire.worker import DaemonMessage
 
 
@@ -273,14 +275,26 @@ class AnswerRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartOver:
+    """The journal is to hold this in place of all that it held of the agreement, durably and at once: either the former
+    content survives a crash, or this. `StopDaemon(again=True)` follows. `snapshot`: None: this site is to join."""
+
+    hard_state: HardState
+    snapshot: Snapshot | None
+    reached: Reached
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopDaemon:
     """This site is out of the run for good: end this life of the daemon. `for_script`: only its script has asked for
-    that; the daemon may begin another life, outside the run, and wait for the next script. `cause`: where it ends for a
-    cause of its own."""
+    that; the daemon may begin another life, outside the run, and wait for the next script. `again`: another life begins
+    at once, with what the journal holds now. `cause`: where it ends for a cause of its own."""
 
     graceful: bool
     reason: str
     for_script: bool = False
+    again: bool = False
     cause: Cause | None = None
 
 
@@ -313,5 +327,6 @@ Effect = (
     | KeyAgreed
     | Record
     | AnswerRequest
+    | StartOver
     | StopDaemon
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from chaos_protocols import events
+from chaos_protocols import events, wishes
 from chaos_protocols.agreement.commands import Command, encode_command
 from chaos_protocols.agreement.key_ring import KeyRing, NoKeys
 from chaos_protocols.agreement.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
@@ -89,6 +89,9 @@ class SiteMachine(SiteParts):
             **participation.keys.takes,
             events.LinkChangeRequested: participation.links.change_requested,
             events.RecoverRequested: participation.recovering.requested,
+            wishes.RecoverWithout: self.starting_over.recover,
+            wishes.FollowWanted: self.starting_over.follow,
+            wishes.RecoveryTold: participation.recovered.told,
             events.LeaveRequested: participation.leave_requested,
             events.ForcedStop: participation.forced_stop,
             events.WorkerReady: participation.worker_ready,

@@ -3,6 +3,8 @@ making itself. What they do together is the matter of `site.py`."""
 
 from __future__ import annotations
 
+import msgspec
+
 from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft import RaftMachine
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry
@@ -16,6 +18,7 @@ from chaos_protocols.links.orders import LinkOrders
 from chaos_protocols.membership.facts import SiteFacts, empty_roster, last_known_roster
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.participation import Participation
+from chaos_protocols.membership.starting_over import StartingOver
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
@@ -25,6 +28,12 @@ from chaos_protocols.wire.control import RoundStatusReply, SiteStatus
 from chaos_protocols.wire.keys import KeyNews
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.versions import Versions
+
+
+def _outside(facts: SiteFacts) -> Roster:
+    """What a site knows that has no roster: nothing, or which run it is to join, as its operator has said."""
+    run_id = facts.origin.statement.run_id if facts.origin is not None else ""
+    return msgspec.structs.replace(empty_roster(facts.run), run_id=run_id)
 
 
 class SiteParts:
@@ -42,7 +51,7 @@ class SiteParts:
         keys: KeyRing,
         now_s: float,
     ) -> None:
-        roster = roster if roster is not None else empty_roster(facts.run)
+        roster = roster if roster is not None else _outside(facts)
         self.facts, self.settings = facts, settings
         self.planner = planner
         self.outbox = Outbox(facts, settings, now_s=now_s)
@@ -55,6 +64,7 @@ class SiteParts:
         self.rounds = RoundMachine(facts.site, roster)
         parts = self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
         self.orders = LinkOrders(self.outbox, self.replica, self.network, parts.client, parts.links)
+        self.starting_over = StartingOver(self.outbox, self.replica, self.network, self.rounds, parts, planner)
 
     @property
     def site(self) -> SiteId:

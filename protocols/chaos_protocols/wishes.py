@@ -1,4 +1,6 @@
-"""What this site's operator wants of the run: events like those of `events.py`, which most of its operators decide."""
+"""What this site's operator wants of the run: events like those of `events.py`, which most of its operators decide; and
+what he alone decides about its run when a majority of the voters is gone for good, with what is told of that.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from dataclasses import dataclass
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.keys import KeyChain
+from chaos_protocols.wire.recovered import RunRecovered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,4 +41,33 @@ class KeyApproved:
     key_id: SiteId
 
 
-Wish = BansChanged | BoundsWanted | KeyOffered | KeyApproved
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverWithout:
+    """He makes a new run of what this site has, and gives these sites up: all voters that cannot be reached. `number`:
+    NUMBER_BYTES bytes, drawn for this. Answered by `AnswerRequest(request)`."""
+
+    request: str
+    without: tuple[SiteId, ...]
+    number: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowWanted:
+    """He gives this site's membership of its run up, for that which site `by` has made of it. Answered by
+    `AnswerRequest(request)`."""
+
+    request: str
+    by: SiteId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryTold:
+    """In a handshake `site`, which is in another run, has shown that this is a recovered one. `address`: where it
+    listens; empty: not known. Nothing of it is checked yet."""
+
+    site: SiteId
+    address: str
+    statement: RunRecovered
+
+
+Wish = BansChanged | BoundsWanted | KeyOffered | KeyApproved | RecoverWithout | FollowWanted | RecoveryTold

@@ -13,6 +13,7 @@ from chaos_lab.links.transport import LabTransport
 from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.keys import KeyChain
+from chaos_protocols.wire.recovered import RunRecovered
 from chaosd.identity import Identity, site_of
 from chaosd.transport import PeerProtocolError, TransportSettings
 from chaosd.transport.handshake import Speaker
@@ -79,6 +80,14 @@ class Recorder:
         self.buffers: dict[bytes, memoryview] = {}
         self.run, self.agreed, self.rules = "", 0, 0
         self.refusals: list[tuple[SiteId, Why]] = []
+        self.recovery: RunRecovered | None = None
+        self.recoveries: list[tuple[SiteId, str, RunRecovered]] = []
+
+    def recovered(self) -> RunRecovered | None:
+        return self.recovery
+
+    def heard_recovered(self, site: SiteId, address: str, statement: RunRecovered) -> None:
+        self.recoveries.append((site, address, statement))
 
     def run_id(self) -> str:
         return self.run

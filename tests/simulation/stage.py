@@ -10,6 +10,7 @@
     empty SITE             its checkpoints are gone
     patience SECONDS       before the sites: restore_wait_s
     recover SITE OTHER NAME [ROUND]      the operator's request NAME at SITE, see `operating`
+    give-up SITE OTHER,... and follow SITE OTHER: a run without a majority of its voters, see `operating`
     rotate SITE OTHER                    SITE gets another key, OTHER approves it, see `operating`
     add d:b,c              d exists, and knows b and c; `start d` starts its daemon and its worker
     found-again z:a,b      z founds a second run of the name, and dials a and b
@@ -50,7 +51,7 @@ from typing import Any
 
 from tests.simulation.expectations import Expectations
 from tests.simulation.moments import Moments
-from tests.simulation.operating import recover, rotate
+from tests.simulation.operating import follow, give_up, recover, rotate
 from tests.simulation.paths import KINDS, Paths
 from tests.simulation.waiting import Waiting
 from tests.simulator.faults import begin
@@ -238,6 +239,10 @@ class Stage:
                 recover(self.world, *names)
             case "rotate":
                 rotate(self.world, *names)
+            case "give-up":
+                give_up(self.world, *names)
+            case "follow":
+                follow(self.world, *names)
             case "disk":
                 self.node(names[0]).keeper.disk_range_s = (float(names[1]), float(names[1]))
             case "sites" | "found":

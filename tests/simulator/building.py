@@ -37,8 +37,9 @@ def make_machine(node: Node) -> SiteMachine:
         reached=disk.reached,
         bounds=world.bounds,
         versions=spoken(node),
+        origin=disk.origin,
     )
-    if node.founder and disk.snapshot is None:
+    if node.founder and disk.snapshot is None and disk.origin is None:
         run_id = 2 * digest_of((world.seed, node.site, disk.incarnation))
         first = encode_roster(bootstrap_roster(facts, world.planner, run_id))
         hard_state, snapshot = bootstrap_log(node.site, first)  # type: ignore[arg-type]

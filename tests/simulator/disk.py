@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos_protocols.agreement.raft import HardState, Persist
-from chaos_protocols.effects import KeyAgreed, NoteReached
+from chaos_protocols.effects import KeyAgreed, NoteReached, StartOver
 from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.plans import Reached
+from chaos_protocols.wire.recovered import Origin
 from chaosd.storage.journal.journal import Journal, JournalError
 from tests.unit.daemon.storage.journal_faults import FaultyFolder, PowerLost
 
@@ -34,6 +35,7 @@ class Disk:
     snapshot: Any = None
     entries: tuple[Any, ...] = ()
     reached: Reached = field(default_factory=Reached)
+    origin: Origin | None = None
     tear: random.Random | None = None
     failing: bool = False
     key_number: int = 0
@@ -70,9 +72,11 @@ class Disk:
         """The next writes are refused, until the daemon is started again."""
         self.failing = True
 
-    def keep(self, effect: Persist | NoteReached | KeyAgreed) -> None:
+    def keep(self, effect: Persist | NoteReached | KeyAgreed | StartOver) -> None:
         """Raises PowerLost or DiskFailed, where that was asked for."""
-        if isinstance(effect, KeyAgreed):
+        if isinstance(effect, StartOver):
+            self.start_over(effect)
+        elif isinstance(effect, KeyAgreed):
             self._note_key(effect.chain)
         elif isinstance(effect, NoteReached):
             self.note(effect.reached)
@@ -109,6 +113,19 @@ class Disk:
             raise PowerLost
         self.reached = reached
 
+    def start_over(self, start: StartOver) -> None:
+        """Another run in place of the one that is there. Raises PowerLost or DiskFailed, where that was asked for."""
+        if self.failing:
+            raise DiskFailed("Input/output error")
+        if self.tear is None or self.tear.random() < 0.5:
+            self._take_run(start)
+        if self.tear is not None:
+            raise PowerLost
+
+    def _take_run(self, start: StartOver) -> None:
+        self.hard_state, self.snapshot, self.entries = start.hard_state, start.snapshot, ()
+        self.reached, self.origin = start.reached, start.origin
+
     def _take(self, effect: Persist) -> None:
         if effect.hard_state is not None:
             self.hard_state = effect.hard_state
@@ -138,7 +155,7 @@ class JournalDisk(Disk):
         self._journal = Journal.open("/data", folder=self._folder)
         known = self._journal.recovered
         self.hard_state, self.snapshot, self.entries = known.hard_state, known.snapshot, known.entries
-        self.reached = known.reached
+        self.reached, self.origin = known.reached, known.origin
 
     def calm(self) -> None:
         super().calm()
@@ -172,6 +189,15 @@ class JournalDisk(Disk):
         except JournalError as error:
             raise DiskFailed(str(error)) from error
         self.reached = reached
+        self._power_may_go()
+
+    def start_over(self, start: StartOver) -> None:
+        assert self._journal is not None
+        try:
+            self._journal.start_over(start)
+        except JournalError as error:
+            raise DiskFailed(str(error)) from error
+        self._take_run(start)
         self._power_may_go()
 
     def _power_may_go(self) -> None:

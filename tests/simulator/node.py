@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tests.simulator.averaging import Result
     from tests.simulator.world import World
 
+NEXT_LIFE_S = 0.02
 BLOCK_S = 0.0005
 """A source's own time for a block, on a link that is no bottleneck."""
 
@@ -79,11 +80,18 @@ class Node:
         self.machine = make_machine(self)
         self.bulk, self.region = BulkEngines(self), None
         self.mailbox.clear()
+        world.runs.started(self)
         world.oracles.started(self)
         peers = tuple((peer, peer) for peer in self.peers)
         self.handle(events.Started(peers=peers))  # type: ignore[arg-type]
         self.keeper.started()
         watch_links(self)
+
+    def live_again(self) -> None:
+        """A daemon begins; the worker that has outlived the one before says hello to it."""
+        if not self.alive:
+            self.start()
+            self.reconnect_worker()
 
     def kill(self, *, worker_too: bool = True) -> None:
         """SIGKILL: sockets are closed by the kernel, nothing more is written."""
@@ -202,7 +210,7 @@ class Node:
         if restart is not None:
             restart()
 
-    def _persist(self, effect: Persist | effects.NoteReached | effects.KeyAgreed) -> None:
+    def _persist(self, effect: Any) -> None:
         try:
             self.disk.keep(effect)
         except PowerLost:
@@ -239,7 +247,7 @@ class Node:
         assert bulk is not None and self.machine is not None
         world.oracles.executed(self, effect)
         match effect:
-            case Persist() | effects.NoteReached() | effects.KeyAgreed():
+            case Persist() | effects.NoteReached() | effects.KeyAgreed() | effects.StartOver():
                 self._persist(effect)
             case effects.SendEnvelope(neighbour=neighbour, envelope=envelope):
                 world.says(self, neighbour, envelope)
@@ -277,9 +285,11 @@ class Node:
                 world.recorded(self, effect)
             case effects.AnswerRequest(request=request, done=done, reason=reason):
                 self.answers[request] = (done, reason)
-            case effects.StopDaemon():
-                self.left = True
-                self.kill()
+            case effects.StopDaemon(again=again):
+                self.left = not again
+                self.kill(worker_too=not again)
+                if again:
+                    world.schedule(NEXT_LIFE_S, self.live_again)
             case _:
                 if isinstance(effect, effects.FetchState):
                     self.fetched.append(effect.have)

@@ -82,6 +82,7 @@ class Oracles:
         if isinstance(command, SetRestorePoint) and self.rounds.eras:
             known = self.agreement.roster_at
             self.restore.committed(index, command, known[max(epoch for epoch in known if epoch < index)])
+            self.world.runs.restored(command)
         self.leaves.committed(roster)
         self.rounds.committed(index, command, roster)
         self.bounds.committed(index, command, roster)
@@ -110,6 +111,8 @@ class Oracles:
     def executed(self, node: Node, effect: Any) -> None:
         """An effect is about to be executed."""
         kind = type(effect)
+        if kind is effects.StartOver:
+            self.world.runs.executed(node, effect)
         if node.stray:
             if node.stray == OLDER and kind is effects.SendEnvelope:
                 self._sent(node, effect)  # what it promises is promised in its site's name
@@ -136,7 +139,7 @@ class Oracles:
             self.leaves.recorded(node, effect)
             if effect.kind == "split":
                 self.fail(1, f"{node.name} takes its log for another one than that of {effect.subject}")
-        elif kind is effects.StopDaemon:
+        elif kind is effects.StopDaemon and not effect.again:
             self.leaves.stopped(node, effect)
 
     def _sent(self, node: Node, effect: effects.SendEnvelope) -> None:

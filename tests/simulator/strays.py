@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from chaos_protocols import events
 from chaos_protocols.causes import Cause, Why
 from chaos_protocols.links.keys import FORMER_KEY
-from chaos_protocols.names import other_run, short
+from chaos_protocols.names import SiteId, other_run, short
 from chaos_protocols.wire.keys import KeyChain
+from chaos_protocols.wishes import RecoveryTold
 from tests.simulator.disk import Disk
 from tests.simulator.hanging import SEEDS_APART
 from tests.simulator.node import Node
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 FOUNDERS, COPIES = 5, 7
 """Of sixteen seeds one has a second founder, another a copied machine."""
 
-FOUNDER, OLDER, THIEF = "founder", "older", "thief"
-"""What a node's `stray` says; empty: it is a site of the run."""
+FOUNDER, OLDER, THIEF, FORMER = "founder", "older", "thief", "former"
+"""What a node's `stray` says; empty: it is a site of the run. FORMER: it is in another one than that which is judged,
+by a recovery (`runs`)."""
 
 LATER = 1_000_000
 """Start numbers of daemons are milliseconds: those of two machines do not meet."""
@@ -104,6 +106,10 @@ class Doors:
         ours, theirs = node.machine.roster.run_id, other.machine.roster.run_id
         if not other_run(ours, theirs):
             return None
+        for here, far in ((node, other), (other, node)):
+            if (origin := far.disk.origin) is not None and here.machine is not None:
+                told = RecoveryTold(site=SiteId(far.site), address=far.site, statement=origin.statement)
+                here.handle(told)
         there = Cause.OTHER_RUN.told(site=other.site, there=short(theirs), here=short(ours))
         return there, Cause.REFUSED_RUN.told(there=short(ours), here=short(theirs))
 

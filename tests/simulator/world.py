@@ -28,6 +28,7 @@ from tests.simulator.oracles import Oracles
 from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
 from tests.simulator.replaying import replay, replay_bulk, was_taken
+from tests.simulator.runs import Runs
 from tests.simulator.strays import Doors
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class World:
         self.spares_last_holder = False
         self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
         self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)
-        self.oracles, self.doors = Oracles(self), Doors()
+        self.oracles, self.doors, self.runs = Oracles(self), Doors(), Runs(self)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self.hear_guest: Callable[[Node, Any], None] = lambda node, event: node.handle(event)

@@ -39,6 +39,7 @@ from chaos_protocols.wire.handshake import (
     Session,
     Verdict,
 )
+from chaos_protocols.wire.recovered import RunRecovered
 from chaos_protocols.wire.versions import agreed, refusal
 from chaosd.transport.handshake import Speaker
 from chaosd.transport.settings import KeptOut
@@ -66,6 +67,7 @@ class AdmissionFacts:
     kept_out: KeptOut | None
     """Why the driver does not admit this site; None = it does."""
     own_run_id: str = ""
+    own_recovered: RunRecovered | None = None
     newest: Start = UNKNOWN
     """Of the dialer's daemon, as far as is known here."""
     link: StandingLink | None
@@ -89,7 +91,8 @@ def judge(site: SiteId, hello: Hello, facts: AdmissionFacts) -> tuple[Verdict, s
         return Verdict(code=REFUSED_RUN, reason=text), text
     if other_run(facts.own_run_id, hello.run_id):
         text = f"this site takes part in run {short(facts.own_run_id)} of that name, not in {short(hello.run_id)}"
-        return Verdict(code=REFUSED_RUN, reason=text, run_id=facts.own_run_id), text
+        refused = Verdict(code=REFUSED_RUN, reason=text, run_id=facts.own_run_id, recovered=facts.own_recovered)
+        return refused, text
     accepted = Verdict(
         code=ACCEPTED,
         incarnation=facts.own_start.incarnation,

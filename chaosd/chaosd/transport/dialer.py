@@ -33,6 +33,7 @@ from chaos_protocols.wire.handshake import (
     Verdict,
 )
 from chaos_protocols.wire.keys import KeyChain
+from chaos_protocols.wire.recovered import RunRecovered
 from chaosd.addresses import split_address
 from chaosd.identity import Identity
 from chaosd.transport.connection import PeerConnection
@@ -59,6 +60,10 @@ class DialerContext:
     starts: Starts
     run_id: Callable[[], str]
     """Which run this site is or was in."""
+    recovered: Callable[[], RunRecovered | None]
+    """Of which recovery that is."""
+    heard_recovered: Callable[[SiteId, str, RunRecovered], None]
+    """A listener, dialled there, says that its run is another one, and a recovered one."""
     address_seen_from: Callable[[PeerConnection], str]
     """Where we listen, for the peer at the other end of a connection."""
     track: Callable[[PeerConnection], None]
@@ -223,6 +228,8 @@ class Attempt:
         connection.abort("refused")
         if verdict.code == REFUSED_SIMULTANEOUS:
             raise Yielded
+        if verdict.code == REFUSED_RUN and verdict.recovered is not None:
+            self._context.heard_recovered(self.site, self.address, verdict.recovered)
         raise DialError("refused", self._why_refused(verdict))
 
     def _why_refused(self, verdict: Verdict) -> Why:
@@ -267,6 +274,7 @@ class Attempt:
             address=context.address_seen_from(connection),
             nonce=secrets.token_bytes(NONCE_BYTES),
             keys=context.identity.chain if context.identity.chain.changes else None,
+            recovered=context.recovered(),
         )
 
     def saw_start(self, chain: KeyChain, verdict: Verdict) -> None:

@@ -13,6 +13,7 @@ from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.handshake import STREAMS_MAX
 from chaos_protocols.wire.keys import KeyChain
+from chaos_protocols.wire.recovered import RunRecovered
 from chaos_protocols.wire.versions import SPOKEN, Versions
 from chaosd.addresses import split_address
 from chaosd.transport.handshake import Speaker
@@ -175,6 +176,13 @@ class TransportEvents(Protocol):
 
     def run_rules(self) -> int:
         """The version whose rules that run has agreed on, as far as this site has ever known; 0 = none."""
+
+    def recovered(self) -> RunRecovered | None:
+        """Of which recovery that run is; None = of none."""
+
+    def heard_recovered(self, site: SiteId, address: str, statement: RunRecovered) -> None:
+        """A handshake with this site, which is in another run, says of which recovery that one is. Not checked.
+        `address`: where it can be dialled; "" = not known."""
 
     def may_name_hosts(self, site: SiteId) -> bool:
         """Whether this site is dialled where it says that it listens, whatever host that is."""

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.wire.handshake import ACCEPTED, PURPOSE_CONTROL, Hello, Session, Verdict
+from chaos_protocols.wire.handshake import ACCEPTED, PURPOSE_CONTROL, REFUSED_RUN, Hello, Session, Verdict
 from chaos_protocols.wire.versions import agreed
 from chaosd.addresses import lies_at, split_address
 from chaosd.identity import Identity
@@ -66,6 +66,8 @@ class Transport:
             own=self._own,
             starts=self._starts,
             run_id=events.run_id,
+            recovered=events.recovered,
+            heard_recovered=lambda *told: self._tell(events.heard_recovered, *told),
             address_seen_from=self._listener.address_seen_from,
             track=self._track,
             settings=settings,
@@ -195,6 +197,7 @@ class Transport:
             own_address=self._listener.address_seen_from(connection),
             own=self._own,
             own_run_id=self._events.run_id(),
+            own_recovered=self._events.recovered(),
             own_start=self._starts.own(),
             newest=self._starts.newest(site, chain, self._events.newest_start(site)),
             kept_out=self._events.keeps_out(site, hello.purpose, chain),
@@ -206,14 +209,20 @@ class Transport:
             self._starts.saw(site, chain, start_of(hello), hello.run_id)
         elif (why := admission.why_refused(site, hello, facts, verdict, connection.peer_host)) is not None:
             self._tell(self._events.refused, site, why)
+        if verdict.code == REFUSED_RUN and hello.recovered is not None:
+            self._tell(self._events.heard_recovered, site, self._believed(site, hello, connection), hello.recovered)
         return verdict, reason
+
+    def _believed(self, site: SiteId, hello: Hello, connection: PeerConnection) -> str:
+        """Where a dialer says that it listens, if it may: nobody explores this site's network by way of its redials."""
+        believed = self._events.may_name_hosts(site) or lies_at(hello.address, connection.peer_host)
+        return hello.address if believed else ""
 
     def adopt(self, site: SiteId, hello: Hello, connection: PeerConnection) -> None:
         if hello.purpose == PURPOSE_CONTROL:
             self._dials.give_way(site)
             speaker = Speaker(versions=hello.versions, software=hello.software, chain=chain_of(hello))
-            believed = self._events.may_name_hosts(site) or lies_at(hello.address, connection.peer_host)
-            address = hello.address if believed else ""  # nobody explores this site's network by way of its redials
+            address = self._believed(site, hello, connection)
             link = self.new_link(site, hello.incarnation, hello.session, hello.streams, address, speaker)
             timeout_s = self._settings.handshake_timeout_s
             late = f"its streams did not come up within {timeout_s:g} s"

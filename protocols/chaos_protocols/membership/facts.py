@@ -14,6 +14,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bounds import BOUNDS_SINCE, UNBOUNDED, Bounds
 from chaos_protocols.wire.keys import Checker
 from chaos_protocols.wire.plans import Reached
+from chaos_protocols.wire.recovered import Origin
 from chaos_protocols.wire.versions import SPOKEN, Versions
 
 FLOOR_SINCE = 6
@@ -40,6 +41,8 @@ class SiteFacts:
     """How far the run had come, as its journal knows."""
     bounds: Bounds = UNBOUNDED
     """What a site may give to a round, in a run that this site founds."""
+    origin: Origin | None = None
+    """Of which recovery this site's run is; None: of none, as far as its journal says."""
 
 
 def bootstrap_roster(facts: SiteFacts, planner: Planner, run_id: str) -> Roster:

@@ -28,6 +28,7 @@ from chaos_protocols.membership.leaving import Leaving, SchedulerRole
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.own_keys import OwnKeys
 from chaos_protocols.membership.pause import Pause
+from chaos_protocols.membership.recovered_runs import RecoveredRuns
 from chaos_protocols.membership.recovering import Recovering
 from chaos_protocols.membership.reporting import Reporting
 from chaos_protocols.membership.scheduler_client import SchedulerClient
@@ -67,7 +68,10 @@ class Participation:
         self._asking = Asking(
             replica, network, self.membership, client, joining, self.leaving, self.session, state, self.absence
         )
-        self.pause = Pause(outbox, replica, network, self.membership, client, joining, hold, rounds, state, self.waits)
+        self.recovered = RecoveredRuns(outbox, replica)
+        self.pause = Pause(
+            outbox, replica, network, self.membership, client, joining, hold, rounds, state, self.waits, self.recovered
+        )
         self.warnings = Warnings(outbox, replica, network, self.session)
         self.bounded = Bounded(outbox, replica)
         self.keys = OwnKeys(outbox, replica, self._tell_report)

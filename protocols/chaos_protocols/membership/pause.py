@@ -14,6 +14,7 @@ from chaos_protocols.links.network import Network
 from chaos_protocols.membership.join_hold import JoinHold
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.own import Membership
+from chaos_protocols.membership.recovered_runs import RecoveredRuns
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.membership.waits import Waits
 from chaos_protocols.names import SiteId, short
@@ -45,6 +46,7 @@ class Pause:
         rounds: RoundMachine,
         state: WorkerState,
         waits: Waits,
+        recovered: RecoveredRuns,
     ) -> None:
         self.since_s: float | None = None
         self._outbox = outbox
@@ -57,6 +59,7 @@ class Pause:
         self._rounds = rounds
         self._state = state
         self._waits = waits
+        self._recovered = recovered
         self._told = ""
         """The reason that was told last; empty: it goes on."""
         self._cause: Cause | None = None
@@ -179,7 +182,10 @@ class Pause:
     def _why_no_scheduler(self) -> Why:
         reachable = self._network.reachable()
         lacking = [site for site in self._replica.configuration.voters if site not in reachable]
-        return Cause.NO_QUORUM.told(sites=_named(lacking)) if lacking else Cause.ELECTION.told()
+        if not lacking:
+            return Cause.ELECTION.told()
+        way_out = self._recovered.way_out()
+        return Cause.NO_QUORUM.told(sites=_named(lacking), recovered=f"; {way_out}" if way_out else "")
 
     def _is_without_state(self) -> bool:
         """For longer than it takes to be asked for, and nothing is on its way."""

@@ -17,6 +17,7 @@ import msgspec
 
 from chaos_protocols.names import RUN_ID_PATTERN, SITE_ID_CHARACTERS
 from chaos_protocols.wire.keys import KeyChain
+from chaos_protocols.wire.recovered import RunRecovered
 from chaos_protocols.wire.versions import Software, Version, Versions
 
 NONCE_BYTES = 32
@@ -121,6 +122,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """The same with the name of the run `run_id` (since version 9); empty: it is in none, or its release gives none."""
     keys: KeyChain | None = None
     """How `public_key` has come to be that of `site` (since version 10); None: it is the first."""
+    recovered: RunRecovered | None = None
+    """Of which recovery the dialer's run is; None: of none, or its release does not say."""
 
     @property
     def versions(self) -> Versions:
@@ -161,6 +164,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     newest_start: StartSignature = b""
     """The dialer's own signature of it, and the one that names the run; empty: the listener has it from others."""
     newest_run_start: StartSignature = b""
+    recovered: RunRecovered | None = None
+    """Of which recovery the listener's run is, told where that is why it refuses; None: of none."""
 
 
 FIXED_REFUSAL = Verdict(code=REFUSED)

@@ -7,6 +7,7 @@ about agreement. One directory, held by one process (`lock`), with one file (`jo
     Opened(incarnation, site)                                  once at every start of the daemon
     Persisted(hard_state, truncate_from, snapshot, entries)    one `Persist`; a field that does not change is null
     Persisted(..., reached)                                    how far the run has come, for the time after a power cut
+    Persisted(..., origin)                                     of which recovery the run is; the file's first `Persisted`
 
 Replayed in order, as `Persist` says: `snapshot` drops the entries up to its index; `truncate_from` drops the entries
 from that index on; `entries` are appended. Where a snapshot is persisted
@@ -28,7 +29,9 @@ import msgspec
 
 from chaos_protocols.agreement.raft.effects import HardState, Persist
 from chaos_protocols.agreement.raft.messages import LogEntry, Snapshot
+from chaos_protocols.effects import StartOver
 from chaos_protocols.wire.plans import Reached
+from chaos_protocols.wire.recovered import Origin
 from chaosd.os_errors import explain
 from chaosd.storage.journal.files import DataFile, DiskFolder, Folder
 from chaosd.storage.journal.records import BadFileError, DamagedError, file_header, new_salt, scan
@@ -79,6 +82,7 @@ class Recovered:
     entries: tuple[LogEntry, ...]
     reached: Reached
     note: str
+    origin: Origin | None = None
 
 
 class Journal:
@@ -114,6 +118,7 @@ class Journal:
             entries=tuple(state.entries),
             reached=state.reached,
             note=note,
+            origin=state.origin,
         )
 
     @classmethod
@@ -202,6 +207,23 @@ class Journal:
         except BaseException:
             self._state.reached = before
             raise
+
+    def start_over(self, start: StartOver) -> None:
+        """Puts another run in place of the one that it holds: a crash leaves either. This daemon writes nothing more.
+
+        Raises `JournalError` as `persist` does; then it holds the former run.
+        """
+        self._refuse_if_broken()
+        before, self._state = self._state, JournalState()
+        self._state.incarnation, self._state.site = before.incarnation, before.site
+        self._state.hard_state, self._state.snapshot = start.hard_state, start.snapshot
+        self._state.reached, self._state.origin = start.reached, start.origin
+        try:
+            self._rewrite()
+        except BaseException:
+            self._state = before
+            raise
+        self._broken = "it holds another run now, for the daemon's next life"
 
     def close(self) -> None:
         """Lets go of the file and of the directory. Everything persisted is on the disk already."""

@@ -13,6 +13,7 @@ import msgspec
 from chaos_protocols.agreement.raft.effects import HardState
 from chaos_protocols.agreement.raft.messages import LogEntry, Snapshot
 from chaos_protocols.wire.plans import Reached
+from chaos_protocols.wire.recovered import Origin
 from chaosd.storage.journal.records import DamagedError, frame
 
 REWRITE_FRAME_BYTES = 8 << 20
@@ -35,6 +36,7 @@ class Persisted(msgspec.Struct, frozen=True, kw_only=True, tag="persisted"):
     snapshot: Snapshot | None
     entries: tuple[LogEntry, ...]
     reached: Reached | None = None
+    origin: Origin | None = None
 
 
 NOTHING = Persisted(hard_state=None, truncate_from=None, snapshot=None, entries=())
@@ -53,6 +55,7 @@ class JournalState:
         self.snapshot: Snapshot | None = None
         self.entries: list[LogEntry] = []
         self.reached = Reached()
+        self.origin: Origin | None = None
 
     def replay(self, bodies: Sequence[bytes]) -> None:
         """Applies the frames of a file in order. Raises `DamagedError` for content that no journal can have."""
@@ -79,7 +82,9 @@ class JournalState:
         yield Opened(incarnation=self.incarnation, site=self.site)
         pieces = list(_pieces(self.entries)) or [()]
         first = Persisted(hard_state=self.hard_state, truncate_from=None, snapshot=self.snapshot, entries=pieces[0])
-        yield first if self.reached == Reached() else msgspec.structs.replace(first, reached=self.reached)
+        if self.reached != Reached():
+            first = msgspec.structs.replace(first, reached=self.reached)
+        yield first if self.origin is None else msgspec.structs.replace(first, origin=self.origin)
         for piece in pieces[1:]:
             yield Persisted(hard_state=None, truncate_from=None, snapshot=None, entries=piece)
 
@@ -104,6 +109,7 @@ class JournalState:
         self.hard_state = record.hard_state or self.hard_state
         self.snapshot = record.snapshot or self.snapshot
         self.reached = record.reached or self.reached
+        self.origin = record.origin or self.origin
 
     def _base(self, newer: Snapshot | None) -> int:
         snapshot = newer or self.snapshot

@@ -20,7 +20,8 @@ from chaos_protocols.agreement.raft.effects import (
     Send,
     Unproven,
 )
-from chaos_protocols.agreement.raft.machine import RaftMachine, bootstrap
+from chaos_protocols.agreement.raft.founding import bootstrap, founded_after
+from chaos_protocols.agreement.raft.machine import RaftMachine
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, RaftMessage, Snapshot
 
 __all__ = [
@@ -41,4 +42,5 @@ __all__ = [
     "Snapshot",
     "Unproven",
     "bootstrap",
+    "founded_after",
 ]

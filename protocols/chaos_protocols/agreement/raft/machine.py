@@ -48,12 +48,6 @@ TERMS_AHEAD_MAX = 1 << 20
 could be elected after the last."""
 
 
-def bootstrap(site: SiteId, state: bytes = b"") -> tuple[HardState, Snapshot]:
-    """What the founder of a run persists before its first start: a snapshot at index 1 with itself the only voter."""
-    configuration = Configuration(voters=(site,), learners=())
-    return HardState(1, None), Snapshot(index=1, term=1, configuration=configuration, state=state)
-
-
 class RaftMachine:
     """One site's part in the agreement. Times are in seconds on the site's own monotonic clock.
 
@@ -138,6 +132,11 @@ class RaftMachine:
     @property
     def snapshot(self) -> Snapshot | None:
         return self._core.log.snapshot
+
+    @property
+    def uncommitted(self) -> tuple[LogEntry, ...]:
+        """Entries of this log of which it is not known that they are agreed."""
+        return self._core.log.entries(self._core.commit_index + 1, self._core.log.last_index + 1)
 
     @property
     def configuration(self) -> Configuration:
