@@ -50,6 +50,7 @@ from chaosd.os_errors import raise_files_allowed
 from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
 from chaosd.peer_view import PeerViews
+from chaosd.recoveries import Recoveries
 from chaosd.reloading import reloaded
 from chaosd.run_bounds import BoundsWishes
 from chaosd.site_names import SiteNames
@@ -214,6 +215,7 @@ class Daemon:
         )
         further = [*page.local_routes(), *self._trust.local_routes(), *driver.bulk.views.local_routes()]
         further += [*BoundsWishes(driver).local_routes(), *self._keys.local_routes()]
+        further += Recoveries(driver, self._trust).local_routes()
         api = self.make_api(operations, further)
         try:
             self.before_start()

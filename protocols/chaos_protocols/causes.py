@@ -289,9 +289,9 @@ class Cause(Enum):
         "{site} takes part in another run of the same name ({there}; this site in {here}): two sites have founded it, "
         "or one of these has files of a former run, or one side was recovered without the other",
         "the operators of both",
-        "`chaosd recover` tells of a recovered run, and how to follow it. Else decide which run stays; at each site of "
-        "the other: stop the daemon, move `journal` out of the data directory, set `bootstrap = false`, start it again: "
-        "it joins with the state of the run that stays",
+        "`chaosd recover` tells of a recovered run, and how to follow it. Else decide which run stays; at each site "
+        "of the other: stop the daemon, move `journal` out of the data directory, set `bootstrap = false`, start it "
+        "again: it joins with the state of the run that stays",
     )  # fmt: skip
     ANOTHER_SITE = Meaning(
         "another-site-answers", Place.LINK,

@@ -77,7 +77,9 @@ class Runs:
         lives = base.worker is not None and base.node.worker is base.worker
         had = base.worker_round if lives else base.stored
         if command.round < had:
-            self.world.oracles.fail(12, f"the recovered run goes on from round {command.round}, and round {had} was there")
+            self.world.oracles.fail(
+                12, f"the recovered run goes on from round {command.round}, and round {had} was there"
+            )
 
     def executed(self, node: Node, effect: effects.StartOver) -> None:
         """Invariant 12: it goes over to another run only if its own operator has just said so."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -22,6 +22,7 @@ from chaosd.api.status import (
     EventRecord,
     KeyStatus,
     ListedPeer,
+    LostMajority,
     Outcome,
     PageAddress,
     PendingSite,
@@ -134,6 +135,18 @@ class LocalClient:
         """A run that stands goes on from that site's state of that round, or (no site) begins anew."""
         body: dict[str, Any] = {"site": site, "round": round_number} if site else {"anew": True}
         return self.ask("POST", "/v1/recover", Outcome, body, timeout_s=CHANGE_TIMEOUT_S)
+
+    def recovery(self) -> LostMajority:
+        """What an operator can decide where a majority of the voters is gone."""
+        return self.ask("GET", "/v1/recovery", LostMajority)
+
+    def recover_without(self, sites: Sequence[str]) -> Outcome:
+        """A new run of what the daemon's site has; these sites are given up."""
+        return self.ask("POST", "/v1/recover-without", Outcome, {"without": list(sites)}, timeout_s=CHANGE_TIMEOUT_S)
+
+    def follow(self, site: str) -> Outcome:
+        """The daemon's site goes over to the run that `site` has recovered."""
+        return self.ask("POST", "/v1/follow", Outcome, {"site": site}, timeout_s=CHANGE_TIMEOUT_S)
 
     def pending(self) -> list[PendingSite]:
         """Sites that knocked and are not trusted."""

@@ -93,6 +93,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         skips=machine.participation.skips.reason,
         averaging=_averaging(driver),
         bounds=_bounds(driver),
+        recovered=tuple(named(one.text) for one in machine.participation.recovered.heard.values()),
         blocked=tuple(sorted(driver.conduct.blocked)),
         called={str(site): name for site, name in driver.names.given().items()},
     )

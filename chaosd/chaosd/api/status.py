@@ -203,6 +203,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     averaging: AveragingStatus | None = None
     bounds: BoundsStatus | None = None
     """None: the run has none."""
+    recovered: tuple[str, ...] = ()
+    """What other sites say that have recovered this run without a majority of its voters, each with the way out."""
     blocked: tuple[str, ...] = ()
     """Sites that this one's operator lets have no link with it."""
     called: dict[str, str] = {}
@@ -212,7 +214,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the event history. `kind`: scale-out, scale-in, connect-link, disconnect-link, election, link-down,
     resolve, pause, resume, worker, refused, start, stop, transfer, source, restore, checkpoint,
-    restore-point, round, plan.
+    restore-point, round, plan, recovered.
     `outcome`: done, failed, refused, or empty for a plain fact."""
 
     id: int
@@ -237,6 +239,24 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     done: bool
     reason: str
     duration_s: float
+
+
+class LostMajority(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a run without a majority of its voters, as this site sees it. `voters`: how many there are; `missing`: those
+    that are not in reach; `silent_s`: for how long no scheduler was heard; `round`: whose end this site's state is of;
+    `generation`: of the run that would be made here; `problem`: why none can be made here now, empty: one can, by
+    `command`. `heard`: what other sites say that have recovered the run. Sites as an operator types them."""
+
+    site: str
+    voters: int
+    missing: tuple[str, ...]
+    in_reach: tuple[str, ...]
+    silent_s: float
+    round: int
+    generation: int
+    problem: str
+    command: str
+    heard: tuple[str, ...]
 
 
 class ApprovedKey(msgspec.Struct, frozen=True, kw_only=True):

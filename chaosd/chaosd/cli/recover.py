@@ -1,7 +1,8 @@
-"""`chaosd recover`: an operator decides from which state a run goes on that stands for want of one."""
+"""`chaosd recover`: an operator decides how a run goes on that stands for want of a state, or of a majority."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, echo_lines, fail, tell
 
 if TYPE_CHECKING:
-    from chaosd.api.status import Status
+    from chaosd.api.status import LostMajority, Status
 
 EXIT_USAGE = 2
 CHOICES = """\
@@ -19,6 +20,23 @@ CHOICES = """\
 chaosd recover --from SITE:ROUND   goes on from that state; the rounds after it, up to {round}, are done again
 chaosd recover --anew              begins again with round 1; all {round} rounds are given up
 It goes on by itself, and nothing is lost, if what it waits for comes back."""
+
+LOST = """\
+No scheduler since {since} ({silent}): {missing} of {voters} voters cannot be reached: {names}.
+In reach: {near}. This site has the state of round {round}.
+
+If they come back, on their data directories, the run goes on by itself, and nothing is lost.
+If they are gone for good, this site can make a new run of what it has, with itself alone in it (generation {generation}):
+
+  {command}
+
+Then lost is what they alone had agreed on or done, and nobody here has. Every other site joins at its own operator's
+word, `chaosd recover --follow {site}`. If they live, and only the network is cut, two runs train on apart: they never
+mix, and the sites of one have to follow the other."""
+
+NOT_HERE = """\
+
+Not here and now: {problem}."""
 
 
 def register(app: typer.Typer) -> None:
@@ -34,30 +52,86 @@ def recover(
         bool,
         typer.Option("--anew", help="begin again with round 1 and a fresh worker: all that was trained is given up"),
     ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="SITE",
+            help="make a new run of what this site has, and give this voter up; all missing",
+        ),
+    ] = None,
+    follow: Annotated[
+        str | None,
+        typer.Option("--follow", metavar="SITE", help="go over to the run that this site has recovered"),
+    ] = None,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     api_socket: ApiSocketOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Decide from which state the run goes on, when it waits for a newer one that will not come back.
+    """Decide how a run goes on that stands: from which state, or without which voters.
 
-    Without an option: which state it waits for, for whom, what is here, and what each way costs. All sites do what one
-    operator decides. Refused while a member trains, and where there is no such state.
+    Without an option: what it waits for, what is here, and what each way costs. `--from` and `--anew`: where a state is
+    lacked; all sites do what one operator decides. `--without` and `--follow`: where a majority of the voters is gone
+    for good; each operator decides for his own site.
 
       $ chaosd recover
       $ chaosd recover --from cleveland:5200
       $ chaosd recover --anew
+      $ chaosd recover --without hungary --without switzerland
+      $ chaosd recover --follow cleveland
     """
-    if origin is not None and anew:
-        fail("say either --from SITE:ROUND or --anew", EXIT_USAGE)
-    if origin is None and not anew:
-        with daemon(config, data_dir, api_socket) as client:
-            echo_lines(client.status(), _choices, as_json=json)
-        return
+    if sum((origin is not None, anew, bool(without), follow is not None)) > 1:
+        fail("say one of --from SITE:ROUND, --anew, --without SITE (once for each), --follow SITE", EXIT_USAGE)
     site, number = _split(origin) if origin is not None else ("", 0)
     with daemon(config, data_dir, api_socket) as client:
-        outcome = client.recover(site, number)
+        if without:
+            outcome = client.recover_without(without)
+        elif follow is not None:
+            outcome = client.follow(follow)
+        elif origin is not None or anew:
+            outcome = client.recover(site, number)
+        else:
+            status, lost = client.status(), client.recovery()
+            if _has_lost_its_majority(status, lost):
+                echo_lines(lost, _without, as_json=json)
+            else:
+                echo_lines(status, _choices, as_json=json)
+            return
     tell(outcome, "recover", as_json=json)
+
+
+def _has_lost_its_majority(status: Status, lost: LostMajority) -> bool:
+    from chaos_protocols.causes import Cause
+
+    gone = 2 * len(lost.missing) >= max(1, lost.voters) and bool(status.paused)
+    return bool(lost.heard) or status.paused_cause == Cause.NO_QUORUM.code or gone
+
+
+def _without(lost: LostMajority) -> Iterator[str]:
+    """What an operator gives up, for whom, and how."""
+    from chaosd.cli.render import printable
+
+    for told in lost.heard:
+        yield f"{printable(told)}."
+    if not lost.missing:
+        yield f"This site's own run does not lack a majority (round {lost.round})."
+        return
+    since = time.strftime("%H:%M", time.localtime(time.time() - lost.silent_s))
+    yield LOST.format(
+        since=since,
+        silent=f"{lost.silent_s:.0f} s",
+        missing=len(lost.missing),
+        voters=lost.voters,
+        names=printable(", ".join(lost.missing)),
+        near=printable(", ".join(lost.in_reach)) or "nobody",
+        round=lost.round,
+        generation=lost.generation,
+        command=printable(lost.command),
+        site=printable(lost.site),
+    )
+    if lost.problem:
+        yield NOT_HERE.format(problem=printable(lost.problem))
 
 
 def _choices(status: Status) -> Iterator[str]:

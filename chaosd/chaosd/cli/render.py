@@ -71,6 +71,7 @@ def render_status(status: Status) -> RenderableType:
     for refused in status.refused[:REFUSED_SHOWN_MAX]:
         told = f"refused {refused.site} {_duration(refused.ago_s)} ago: {printable(refused.reason)}"
         parts.append(Text(told, style="yellow"))
+    parts += [Text(printable(told), style="yellow") for told in status.recovered if told not in status.paused]
     if status.blocked:
         told = ", ".join(names.get(site, short(site)) for site in status.blocked)
         parts.append(Text(f"blocked by this site's operator: {told} (`chaosd unblock SITE`)", style="yellow"))

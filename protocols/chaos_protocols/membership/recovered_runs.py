@@ -32,6 +32,11 @@ class Heard:
     via: SiteId
     address: str
 
+    @property
+    def text(self) -> str:
+        """In words, with the way out."""
+        return said(self.statement)
+
 
 class RecoveredRuns:
     """See the module. `heard`: by the site that has recovered the run; the newest word of each."""

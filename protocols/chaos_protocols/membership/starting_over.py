@@ -58,7 +58,6 @@ class Outlook:
     ahead: tuple[SiteId, int] | None
     generation: int
     problem: str
-    heard: tuple[RunRecovered, ...]
 
 
 class StartingOver:
@@ -96,7 +95,6 @@ class StartingOver:
             ahead=self._ahead(known, near),
             generation=origin.statement.generation + 1 if origin is not None else 2,
             problem="",
-            heard=tuple(one.statement for one in self._participation.recovered.heard.values()),
         )
         return replace(seen, problem=self._problem(known, seen))
 
@@ -115,7 +113,7 @@ class StartingOver:
             return "this run has not begun, so nothing of it can be lost: found a new one"
         if self._participation.membership.leaving:
             return "this site is leaving the run"
-        if (leader := replica.raft.leader) is not None:
+        if (leader := replica.raft.leader) is not None and not self._participation.client.is_lost:
             called = "this site" if leader == site else short(leader)
             return f"{called} schedules the run: it goes on, or resolves a failure; see chaosd status"
         if len(seen.voters) - len(seen.missing) >= majority(len(seen.voters)):
@@ -155,7 +153,10 @@ class StartingOver:
         return QUIET_FACTOR * self._outbox.settings.failure_timeout_s
 
     def _silent_s(self) -> float:
-        return max(0.0, self._outbox.now_s - self._replica.leader_seen_s)
+        replica, now_s = self._replica, self._outbox.now_s
+        if replica.raft.leader is None:
+            return max(0.0, now_s - replica.leader_seen_s)
+        return 0.0 if replica.leads else replica.raft.leader_silence_s(now_s)
 
     def _whole_roster(self) -> Roster:
         """As the whole log has it: its end may have been agreed by those that are gone, and known to nobody here."""

@@ -13,8 +13,8 @@ from typing import Annotated
 import msgspec
 from blake3 import blake3
 
-from chaos_protocols.names import RUN_ID_CHARACTERS, RUN_ID_PATTERN, SITES_MAX, SiteId
-from chaos_protocols.wire.keys import Name, PublicKey, Signature, Signer
+from chaos_protocols.names import RUN_ID_CHARACTERS, SITES_MAX, SiteId
+from chaos_protocols.wire.keys import Name, PublicKey, RunName, Signature, Signer
 
 NUMBER_BYTES = 16
 """Drawn for each recovery, so that two of one run at one site are two runs."""
@@ -29,7 +29,6 @@ WITHOUT_MAX = 16
 RECOVERED_LABEL = b"chaos run recovered 1\x00"
 NAME_LABEL = b"chaos recovered run id 1\x00"
 
-RunName = Annotated[str, msgspec.Meta(pattern=RUN_ID_PATTERN, min_length=RUN_ID_CHARACTERS)]
 Generation = Annotated[int, msgspec.Meta(ge=2, lt=1 << 31)]
 Number = Annotated[bytes, msgspec.Meta(min_length=NUMBER_BYTES, max_length=NUMBER_BYTES)]
 
@@ -38,7 +37,7 @@ class RunRecovered(msgspec.Struct, frozen=True, kw_only=True):
     """`by` has recovered the run `former[0]`, without these sites: it is the run `run_id` from then on. `generation`: 2
     for the first recovery of a run. `signature`: of `by`'s key `public_key`, over `recovered_words`."""
 
-    former: Annotated[tuple[RunName, ...], msgspec.Meta(min_length=1, max_length=FORMER_MAX)]
+    former: Annotated[tuple[RunName, ...], msgspec.Meta(max_length=FORMER_MAX)]
     run_id: RunName
     generation: Generation
     by: Name
@@ -91,6 +90,6 @@ def make_statement(
 def is_true(one: RunRecovered, verify: Callable[[SiteId, bytes, bytes, bytes], bool]) -> bool:
     """Whether `by` has said so, and the run has the id that follows from it. `verify`: whether that key counts for the
     site, and has signed these bytes."""
-    if one.run_id != recovered_run_id(one.former[0], one.generation, one.by, one.number):
+    if not one.former or one.run_id != recovered_run_id(one.former[0], one.generation, one.by, one.number):
         return False
     return verify(one.by, one.public_key, one.signature, recovered_words(one))

@@ -7,7 +7,7 @@ about agreement. One directory, held by one process (`lock`), with one file (`jo
     Opened(incarnation, site)                                  once at every start of the daemon
     Persisted(hard_state, truncate_from, snapshot, entries)    one `Persist`; a field that does not change is null
     Persisted(..., reached)                                    how far the run has come, for the time after a power cut
-    Persisted(..., origin)                                     of which recovery the run is; the file's first `Persisted`
+    Persisted(..., origin)                                     of which recovery the run is (`start_over`)
 
 Replayed in order, as `Persist` says: `snapshot` drops the entries up to its index; `truncate_from` drops the entries
 from that index on; `entries` are appended. Where a snapshot is persisted
