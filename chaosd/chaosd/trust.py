@@ -33,6 +33,7 @@ from chaosd.naming import NotOneSite, site_named
 
 NAME_CHARACTERS_MAX = 64
 BY_COMMAND, BY_CONFIGURATION, AS_PEER, IN_THE_RUN = "command", "configuration", "peer", "site of the run"
+BEFORE_RECOVERY = "site of the run before its recovery"
 
 
 class TrustBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,6 +128,9 @@ class TrustList:
         for site in self._driver.machine.roster.site_ids():
             if site != own:
                 listed.setdefault(site, IN_THE_RUN)
+        origin = self._driver.machine.facts.origin
+        for site in origin.sites if origin is not None else ():
+            listed.setdefault(site, BEFORE_RECOVERY)
         return [
             TrustedSite(site=site, called=self.called(site), by=by, words=words_of(site)) for site, by in listed.items()
         ]

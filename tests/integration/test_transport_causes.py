@@ -10,8 +10,9 @@ from tests.rigs.transport import LOOPS, Site, close, identity, run, start, until
 
 from chaos_protocols.causes import Cause
 from chaos_protocols.wire.keys import with_change
+from chaos_protocols.wire.recovered import NUMBER_BYTES, is_true, make_statement
 from chaos_protocols.wire.versions import STARTS_SINCE, Versions
-from chaosd.identity import Identity
+from chaosd.identity import Identity, verify
 from chaosd.transport import DialError
 from chaosd.transport.starts import Start
 
@@ -52,6 +53,33 @@ def test_both_ends_are_told_why_a_proven_site_is_not_let_in(loop_kind: str, tmp_
             assert (await cause_of(dialer, b), await refused(b)) == (there, here)
         assert not b.events.ups
         await close(b, *(dialer for dialer, _, _ in dialers.values()))
+
+    run(loop_kind, main)
+
+
+def test_each_end_hears_of_which_recovery_the_other_ones_run_is(loop_kind: str, tmp_path: Path) -> None:
+    """Whoever dials; a stranger hears nothing, and sites of one run say nothing."""
+
+    async def main() -> None:
+        a, b, stranger = Site(tmp_path, "a"), Site(tmp_path, "b"), Site(tmp_path, "stranger")
+        statement = make_statement(None, ONE, a.id, (b.id,) * 3, bytes(NUMBER_BYTES), a.identity)
+        assert is_true(statement, lambda site, key, signature, data: verify(key, signature, data))
+        a.events.run, a.events.recovery = statement.run_id, statement
+        b.events.run = stranger.events.run = ONE
+        await start(a, b, stranger)
+        a.events.trusted.discard(stranger.id)
+        for dialer, listener in ((a, b), (b, a)):
+            b.events.recoveries.clear()
+            assert await cause_of(dialer, listener) is Cause.OTHER_RUN
+            await until(lambda: bool(b.events.recoveries), "it has come")
+            assert b.events.recoveries == [(a.id, a.transport.address, statement)]
+        assert await cause_of(stranger, a) is Cause.DISTRUSTED
+        assert not stranger.events.recoveries and not a.events.recoveries
+        b.events.run = statement.run_id
+        b.events.recoveries.clear()
+        await a.dial(b)
+        assert not b.events.recoveries
+        await close(a, b, stranger)
 
     run(loop_kind, main)
 

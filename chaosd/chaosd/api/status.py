@@ -295,7 +295,8 @@ class PendingSite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrustedSite(msgspec.Struct, frozen=True, kw_only=True):
-    """A site that may connect. `by`: command, configuration, peer, site of the run; the first that holds."""
+    """A site that may connect. `by`: command, configuration, peer, site of the run (also: before its
+    recovery); the first that holds."""
 
     site: str
     called: str

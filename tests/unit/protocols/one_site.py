@@ -28,6 +28,7 @@ from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire import control as messages
 from chaos_protocols.wire.plans import Reached
+from chaos_protocols.wire.recovered import Origin
 from chaos_protocols.wire.versions import NEWEST, SPOKEN
 from chaosd.plan_adapter import DaemonPlanner
 
@@ -120,6 +121,7 @@ class Bench:
         reached: Reached = NOTHING_NOTED,
         keys: Keys | None = None,
         ring: KeyRing | None = None,
+        origin: Origin | None = None,
     ) -> None:
         """Without a roster: a site that was never admitted. `voters`: all members where left out; the sole voter leads
         as soon as it reaches the others. `reached`: what its journal says."""
@@ -142,6 +144,7 @@ class Bench:
                 incarnation=incarnation,
                 run="hearts",
                 reached=reached,
+                origin=origin,
             ),
             settings=settings,
             planner=PLANNER,

@@ -10,13 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.daemon.storage.journal_faults import FaultyFolder
+from tests.rigs.keys import RigKeys
+from tests.unit.daemon.storage.journal_faults import FaultyFolder, PowerLost
 from tests.unit.daemon.storage.journal_model import CONFIGURATION, Model, effect, entry, lawful
 
 from chaos_protocols.agreement.raft.effects import HardState, Persist
 from chaos_protocols.agreement.raft.messages import Snapshot
+from chaos_protocols.effects import StartOver
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.plans import Reached
+from chaos_protocols.wire.recovered import NUMBER_BYTES, Origin, make_statement
 from chaosd.storage.journal.journal import (
     FILE,
     FILE_NEW,
@@ -277,3 +280,75 @@ def test_a_journal_knows_whose_it_is_and_serves_no_other_site(tmp_path: Path) ->
             Journal.open(tmp_path, site=other)
     with Journal.open(tmp_path) as unnamed:
         assert unnamed.recovered.hard_state == voted, "a reader that names no site"
+
+
+def another_run(*, joins: bool = False) -> StartOver:
+    site = SiteId("a" * 32)
+    statement = make_statement(None, "ab" * 16, site, (SiteId("b" * 32),), bytes(NUMBER_BYTES), RigKeys(site))
+    snapshot = None if joins else Snapshot(index=30, term=9, configuration=CONFIGURATION, state=b"new")
+    term = 0 if joins else 9
+    origin = Origin(statement=statement, sites=(SiteId("c" * 32),))
+    return StartOver(hard_state=HardState(term, None), snapshot=snapshot, reached=Reached(round=5), origin=origin)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_another_run_takes_the_place_of_the_one_before(tmp_path: Path, joins: bool) -> None:
+    start = another_run(joins=joins)
+    with Journal.open(tmp_path, site="a" * 32) as journal:
+        journal.persist(effect(hard_state=HardState(8, None), entries=(entry(1, 8), entry(2, 8))))
+        journal.start_over(start)
+        with pytest.raises(JournalError, match="it holds another run now"):
+            journal.persist(effect(hard_state=HardState(10, None)))
+        before = journal.incarnation
+    for _ in range(2):  # also after the file was read and written anew
+        with Journal.open(tmp_path, site="a" * 32) as journal:
+            found = journal.recovered
+            assert (found.hard_state, found.snapshot, found.entries) == (start.hard_state, start.snapshot, ())
+            assert (found.reached, found.origin) == (start.reached, start.origin)
+            assert journal.incarnation > before
+            snapshot = Snapshot(index=40, term=9, configuration=CONFIGURATION, state=b"later")
+            start = StartOver(
+                hard_state=start.hard_state, snapshot=snapshot, reached=start.reached, origin=start.origin
+            )
+            journal.persist(effect(snapshot=snapshot))
+
+
+def test_a_crash_at_any_point_leaves_one_run_whole() -> None:
+    """Power goes at every step of the writing in turn, and what was not synced is cut at any byte, or is gone."""
+    rng, found = random.Random(7), set()
+    steps = 1
+    while True:
+        folder = FaultyFolder()
+        with Journal.open("/data", folder=folder) as journal:
+            journal.persist(effect(hard_state=HardState(8, None), entries=(entry(1, 8),)))
+            folder.stop_at_step = folder.steps + steps
+            try:
+                journal.start_over(another_run())
+                over = True
+            except PowerLost:
+                over = False
+        with Journal.open("/data", folder=FaultyFolder(folder.after_power_loss(rng))) as journal:
+            known = journal.recovered
+        if known.origin is None:
+            assert known.hard_state.term == 8 and [one.index for one in known.entries] == [1] and not over
+        else:
+            assert known.origin == another_run().origin and known.snapshot == another_run().snapshot
+            assert not known.entries and known.hard_state.term == 9
+        found.add(known.origin is None)
+        if over:
+            break
+        steps += 1
+    assert found == {True, False} and steps > 3
+
+
+def test_a_disk_that_does_not_take_it_leaves_the_run_before() -> None:
+    folder = FaultyFolder()
+    with Journal.open("/data", folder=folder) as journal:
+        journal.persist(effect(hard_state=HardState(8, None), entries=(entry(1, 8),)))
+        folder.bytes_left = 0
+        with pytest.raises(JournalError):
+            journal.start_over(another_run())
+        folder.bytes_left = None
+        journal.persist(effect(hard_state=HardState(9, None)))
+    with Journal.open("/data", folder=folder) as journal:
+        assert journal.recovered.hard_state.term == 9 and journal.recovered.origin is None
