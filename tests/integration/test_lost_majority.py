@@ -11,6 +11,8 @@ from typing import Any
 
 from tests.integration.small_training import train
 from tests.rigs.site import Site, cluster_of, end_level, wait_for
+from tests.tidy.test_docs import blocks
+from tests.tidy.tree import DOCS
 from typer.testing import CliRunner
 
 from chaosd.api.client import NoDaemonError
@@ -20,8 +22,12 @@ QUIET_S = 10.0
 """Of a failure timeout of one second: a scheduler that was heard no longer ago may come back."""
 
 
+LOOK, GIVE_UP, FOLLOW = (block.split() for block in blocks(DOCS / "how-to/replace-a-lost-majority.md", ""))
+"""The commands of the page, as a reader would type them."""
+
+
 def command(site: Site, *words: str) -> tuple[int, str]:
-    """What the command prints on one line, and how it ends."""
+    """What `chaosd recover` prints on one line, and how it ends."""
     done = CliRunner().invoke(app, ["recover", *words, "--data-dir", str(site.folder)], catch_exceptions=False)
     return done.exit_code, " ".join(done.output.split())
 
@@ -56,7 +62,7 @@ def restore_point(site: Site) -> Any:
 
 
 def test_of_two_sites_the_other_goes_on_when_the_founder_is_destroyed(tmp_path: Path) -> None:
-    hospitals = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
+    hospitals = {"Cleveland": "Cleveland", "Hungary": "Hungary", "va": "VA Long Beach"}
     with cluster_of(tmp_path, hospitals, min_sites=2) as cluster:
         cleveland, hungary, va = cluster.sites
         begin(cleveland, 1)
@@ -66,29 +72,29 @@ def test_of_two_sites_the_other_goes_on_when_the_founder_is_destroyed(tmp_path: 
         worker = hungary.worker.pid
         code, told = command(hungary)
         assert code == 0 and "nothing to recover" in told, told
-        code, told = command(hungary, "--without", "cleveland")
-        assert code == 1 and "cleveland schedules the run" in told, told
+        code, told = command(hungary, "--without", "Cleveland")
+        assert code == 1 and "Cleveland schedules the run" in told, told
 
         burn_down(cleveland)
         wait_for(lambda: hungary.client.status().paused_cause == "no-quorum", "it stands")
         stood = reached(hungary)
-        code, told = command(hungary, "--without", "cleveland")
+        code, told = command(hungary, "--without", "Cleveland")
         assert code == 1 and "ask again when none was heard for 10 s" in told, told
         wait_for(lambda: "Not here and now" not in command(hungary)[1], "long enough", limit_s=3 * QUIET_S)
-        code, told = command(hungary)
-        assert "1 of 1 voters cannot be reached: cleveland." in told, told
-        assert "chaosd recover --without cleveland" in told and f"the state of round {stood}" in told, told
+        code, told = command(hungary, *LOOK[2:])
+        assert "1 of 1 voters cannot be reached: Cleveland." in told, told
+        assert "chaosd recover --without Cleveland" in told and f"the state of round {stood}" in told, told
         code, told = command(hungary, "--without", "va")
         assert code == 1 and "none of the sites of the run is 'va'" in told, told
-        code, told = command(hungary, "--without", "hungary")
-        assert code == 1 and "cleveland cannot be reached and has a vote" in told, told
+        code, told = command(hungary, "--without", "Hungary")
+        assert code == 1 and "Cleveland cannot be reached and has a vote" in told, told
         before = hungary.client.status().run_id
-        code, told = command(hungary, "--without", "cleveland")
+        code, told = command(hungary, *GIVE_UP[2:])
         assert code == 0 and "only member and voter now" in told, told
 
         goes_on(hungary, stood)
         status = hungary.client.status()
-        assert status.run_id not in ("", before) and [site.name for site in status.sites] == ["hungary"]
+        assert status.run_id not in ("", before) and [site.name for site in status.sites] == ["Hungary"]
         assert re.search(rf"goes on from its worker, at round {stood}\b", restore_point(hungary).reason)
         assert not hungary.events("transfer")[1:], "it was given its state once, when it joined"
         assert hungary.worker.pid == worker and hungary.worker_runs()
@@ -101,7 +107,7 @@ def test_of_two_sites_the_other_goes_on_when_the_founder_is_destroyed(tmp_path: 
 
 
 def test_of_five_sites_with_three_gone_another_survivor_follows(tmp_path: Path) -> None:
-    names = ("cleveland", "hungary", "switzerland", "va", "basel")
+    names = ("Cleveland", "Basel", "Switzerland", "Hungary", "va")
     with cluster_of(tmp_path, dict.fromkeys(names, "Cleveland"), min_sites=5) as cluster:
         sites = cluster.sites
         for number, site in enumerate(sites, start=1):
@@ -112,28 +118,27 @@ def test_of_five_sites_with_three_gone_another_survivor_follows(tmp_path: Path) 
             site.signal("daemon", signal.SIGKILL)  # at once: one after the other the rest would go on
         for site in sites[:3]:
             burn_down(site)
-        va, basel = sites[3:]
-        for site in (va, basel):
-            wait_for(lambda site=site: site.client.status().paused_cause == "no-quorum", "it stands")  # type: ignore[misc]
-        wait_for(lambda: "Not here and now" not in command(va)[1], "long enough", limit_s=3 * QUIET_S)
-        code, told = command(basel, "--follow", "va")
+        hungary, va = sites[3:]
+        wait_for(lambda: all(one.client.status().paused_cause == "no-quorum" for one in (hungary, va)), "both stand")
+        wait_for(lambda: "Not here and now" not in command(hungary)[1], "long enough", limit_s=3 * QUIET_S)
+        code, told = command(va, *FOLLOW[2:])
         assert code == 1 and "there is none" in told, told
         gone = [word for site in sites[:3] for word in ("--without", site.name)]
-        code, told = command(va, *gone, "--without", "basel")
-        assert code == 1 and "basel is in reach" in told, told
-        code, told = command(va, *gone[:4])
-        assert code == 1 and "switzerland cannot be reached and has a vote" in told, told
-        stood = reached(va)
-        code, told = command(va, *gone)
+        code, told = command(hungary, *gone, "--without", "va")
+        assert code == 1 and "va is in reach" in told, told
+        code, told = command(hungary, *gone[:4])
+        assert code == 1 and "Switzerland cannot be reached and has a vote" in told, told
+        stood = reached(hungary)
+        code, told = command(hungary, *gone)
         assert code == 0, told
-        goes_on(va, stood)
+        goes_on(hungary, stood)
 
-        wait_for(lambda: basel.client.status().recovered, f"basel hears of it\n{cluster.tails()}")
-        assert basel.client.status().paused_cause == "no-quorum", "nothing moves it but its operator"
-        assert "without cleveland" in (told := command(basel)[1]) and "chaosd recover --follow" in told, told
-        code, told = command(basel, "--follow", "va")
+        wait_for(lambda: va.client.status().recovered, f"va hears of it\n{cluster.tails()}")
+        assert va.client.status().paused_cause == "no-quorum", "nothing moves it but its operator"
+        assert "without Cleveland" in (told := command(va)[1]) and "chaosd recover --follow" in told, told
+        code, told = command(va, *FOLLOW[2:])
         assert code == 0 and "joins" in told, told
-        goes_on(basel, va.round())
-        assert basel.client.status().run_id == va.client.status().run_id
+        goes_on(va, hungary.round())
+        assert va.client.status().run_id == hungary.client.status().run_id
         del cluster.sites[:3]
         end_level(cluster)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tests.simulator.averaging import Result
     from tests.simulator.world import World
 
-NEXT_LIFE_S = 0.02
 BLOCK_S = 0.0005
 """A source's own time for a block, on a link that is no bottleneck."""
 
@@ -86,12 +85,6 @@ class Node:
         self.handle(events.Started(peers=peers))  # type: ignore[arg-type]
         self.keeper.started()
         watch_links(self)
-
-    def live_again(self) -> None:
-        """A daemon begins; the worker that has outlived the one before says hello to it."""
-        if not self.alive:
-            self.start()
-            self.reconnect_worker()
 
     def kill(self, *, worker_too: bool = True) -> None:
         """SIGKILL: sockets are closed by the kernel, nothing more is written."""
@@ -286,10 +279,7 @@ class Node:
             case effects.AnswerRequest(request=request, done=done, reason=reason):
                 self.answers[request] = (done, reason)
             case effects.StopDaemon(again=again):
-                self.left = not again
-                self.kill(worker_too=not again)
-                if again:
-                    world.schedule(NEXT_LIFE_S, self.live_again)
+                world.runs.ended(self, again=again)
             case _:
                 if isinstance(effect, effects.FetchState):
                     self.fetched.append(effect.have)

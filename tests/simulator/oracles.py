@@ -1,9 +1,9 @@
-"""What must always hold: the eleven invariants (spec 18), each judged from what the sites really do.
+"""What must always hold: the twelve invariants (spec 18), each judged from what the sites really do.
 
 The world tells every step; the checks are in `oracles_agreement` (1, 7), `oracles_rounds` (2, 3, 4),
-`oracles_boundary` (5, 6, 9), `oracles_recovery` (8), `oracles_restore` (10) and `guests` (11). None of them asks a
-machine whether it is right: they keep their own log, count their own quorums, and compute results and states
-themselves.
+`oracles_boundary` (5, 6, 9), `oracles_recovery` (8), `oracles_restore` (10), `guests` (11) and `runs` (12). None of
+them asks a machine whether it is right: they keep their own log, count their own quorums, and compute results and
+states themselves.
 """
 
 from __future__ import annotations

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from tests.simulator.world import World
 
 
+NEXT_LIFE_S = 0.02
+"""Between two lives of a daemon that goes over to another run."""
+
+
 class Base:
     """What the first site of a recovered run had: its worker, with the state of `worker_round`, and its checkpoints."""
 
@@ -67,6 +71,19 @@ class Runs:
         for other in world.nodes.values():
             other.stray = other.stray or FORMER
         world.oracles = Oracles(world)
+
+    def ended(self, node: Node, *, again: bool) -> None:
+        """A daemon has ended itself; `again`: to begin another life, with the worker that has outlived this one."""
+
+        def begin() -> None:
+            if not node.alive:
+                node.start()
+                node.reconnect_worker()
+
+        node.left = not again
+        node.kill(worker_too=not again)
+        if again:
+            self.world.schedule(NEXT_LIFE_S, begin)
 
     def restored(self, command: SetRestorePoint) -> None:
         """Invariant 12: a recovered run first goes on from what its first site had, and counts on."""

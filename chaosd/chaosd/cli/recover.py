@@ -26,7 +26,7 @@ No scheduler since {since} ({silent}): {missing} of {voters} voters cannot be re
 In reach: {near}. This site has the state of round {round}.
 
 If they come back, on their data directories, the run goes on by itself, and nothing is lost.
-If they are gone for good, this site can make a new run of what it has, with itself alone in it (generation {generation}):
+If they are gone for good, this site can make a new run of what it has, alone in it at first (generation {generation}):
 
   {command}
 

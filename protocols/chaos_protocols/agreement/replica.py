@@ -59,7 +59,8 @@ class RosterReplica:
         self.site = site
         self.keys = keys
         """Which keys count for whom."""
-        self.keys.follow(last_known.run_id, last_known.keys)
+        # Who is to join a run that it knows by name alone has nothing to hold a key to, until it has the roster.
+        self.keys.follow(last_known.run_id if last_known.sites else "", last_known.keys)
         self.raft = raft
         self.roster = roster
         """The committed one, as far as it is applied here."""
