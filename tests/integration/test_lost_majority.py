@@ -12,7 +12,7 @@ from typing import Any
 from tests.integration.small_training import train
 from tests.rigs.site import Site, cluster_of, end_level, wait_for
 from tests.tidy.test_docs import blocks
-from tests.tidy.tree import DOCS
+from tests.tidy.tree import ROOT
 from typer.testing import CliRunner
 
 from chaosd.api.client import NoDaemonError
@@ -22,7 +22,7 @@ QUIET_S = 10.0
 """Of a failure timeout of one second: a scheduler that was heard no longer ago may come back."""
 
 
-LOOK, GIVE_UP, FOLLOW = (block.split() for block in blocks(DOCS / "how-to/replace-a-lost-majority.md", ""))
+LOOK, GIVE_UP, FOLLOW = (block.split() for block in blocks(ROOT / "docs/how-to/replace-a-lost-majority.md", ""))
 """The commands of the page, as a reader would type them."""
 
 

@@ -103,6 +103,8 @@ class Runs:
         fail, run = self.world.oracles.fail, effect.origin.statement.run_id
         if self._said.get(node.site) != node.disk.incarnation:
             fail(12, f"{node.name} goes over to run {run[:8]}, and its operator has not said so")
+        if node.machine is not None and run == node.machine.roster.run_id:
+            fail(12, f"{node.name} goes over to another run of the same id")
         if effect.snapshot is not None and run in self.recovered:
             fail(12, f"{node.name} makes a run of its own with the id of another one")
         if effect.snapshot is not None and len(decode_roster(effect.snapshot.state).sites) != 1:
