@@ -73,6 +73,23 @@ class CountersSeen:
             del self._seen[site]
 
 
+class WorkerStops:
+    """Whether the worker's process is stopped. It is looked up once in its life, which costs more than a look."""
+
+    def __init__(self) -> None:
+        self._process: psutil.Process | None = None
+
+    def look(self, pid: int | None) -> int | None:
+        """`pid`: of the worker that is here. The same if it is stopped; None: it runs, or there is none."""
+        try:
+            if pid is None or self._process is None or self._process.pid != pid:
+                self._process = None if pid is None else psutil.Process(pid)
+            stopped = self._process is not None and self._process.status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            self._process, stopped = None, False
+        return pid if stopped else None
+
+
 def look_at_rounds(sent: SentRates, site: SiteId, counters: tuple[ConnectionCounters, ...], now_s: float) -> None:
     """What the stream of averaging has carried."""
     for one in counters:
@@ -101,6 +118,7 @@ async def watch(driver: Driver, settings: SiteSettings) -> None:
     full_size = FullSizeProbes(driver.bulk.probe, driver.spawn, every_s=FULL_SIZE_EVERY * settings.failure_timeout_s)
     tell_rates_s = 0.0
     stopped_pid: int | None = None
+    stops = WorkerStops()
     pause_s = settings.beat_s / 2
     while True:
         await asyncio.sleep(pause_s)
@@ -118,7 +136,7 @@ async def watch(driver: Driver, settings: SiteSettings) -> None:
             tell_rates_s = now_s + RATES_EVERY_S
             rates = idle.look(sites, sent.rates(now_s=now_s), now_s=now_s)
             driver.feed(RatesMeasured(rates=rates))
-        pid = _pid_of_stopped_worker(driver)
+        pid = stops.look(driver.workers.pid)
         if pid == stopped_pid:
             continue
         stopped_pid = pid
@@ -126,14 +144,3 @@ async def watch(driver: Driver, settings: SiteSettings) -> None:
             driver.feed(WorkerContinued())
         else:
             driver.feed(WorkerStopped(reason="the worker process is stopped (SIGSTOP)"))
-
-
-def _pid_of_stopped_worker(driver: Driver) -> int | None:
-    """None: there is no worker, or it runs."""
-    pid = driver.workers.pid
-    if pid is None:
-        return None
-    try:
-        return pid if psutil.Process(pid).status() == psutil.STATUS_STOPPED else None
-    except psutil.Error:
-        return None

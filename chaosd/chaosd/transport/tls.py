@@ -90,6 +90,8 @@ class TlsChannel(asyncio.BufferedProtocol):
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+        # typeshed knows only the form without buffer; in quotes, for a type that is made costs as much as a record
+        self._read = cast("Callable[[int, memoryview], int]", self._tls.read)
         self._raw = memoryview(bytearray(READ_BYTES_SMALL))
         self._phase = _Phase.NEW
         self._transport: asyncio.Transport | None = None
@@ -297,8 +299,7 @@ class TlsChannel(asyncio.BufferedProtocol):
     def _fill(self, buffer: memoryview) -> tuple[int, bool]:
         """Decrypt into `buffer`: one record (the library gives no more at a time), or as many as are there where the
         sink takes them together. Also: whether there was nothing more. Raises ssl.SSLError."""
-        read = cast(Callable[[int, memoryview], int], self._tls.read)  # typeshed knows only the form without buffer
-        size = len(buffer)
+        read, size = self._read, len(buffer)
         count = read(size, buffer)
         if count == 0 or not self._sink.takes_more():
             return count, False

@@ -1,18 +1,23 @@
-"""A packet of full size goes over each link now and then (spec 3.16)."""
+"""A packet of full size goes over each link now and then (spec 3.16); a worker that is stopped is seen."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import psutil
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import FULL_FRAME_BYTES
 from chaos_protocols.wire.probe import PROBE_PING, ProbeHeader
 from chaosd.monitor.probe import LinkProbe
-from chaosd.monitor.watchdog import FullSizeProbes
+from chaosd.monitor.watchdog import FullSizeProbes, WorkerStops
 
 A, B = SiteId("a" * 32), SiteId("b" * 32)
 
@@ -58,3 +63,43 @@ def test_every_link_gets_a_packet_of_full_size_now_and_then_and_one_at_a_time() 
         assert await sent_at(12.5, A, B) == [A], "the link to B is a new one"
 
     asyncio.run(story())
+
+
+def test_a_worker_that_is_stopped_is_seen_and_so_is_that_it_goes_on() -> None:
+    stops = WorkerStops()
+    with worker_process() as first, worker_process() as second:
+        assert stops.look(first.pid) is None
+        first.suspend()
+        until(lambda: stops.look(first.pid) == first.pid, "it is stopped")
+        assert stops.look(second.pid) is None, "another worker has come, which runs"
+        until(lambda: stops.look(first.pid) == first.pid, "and the first one is stopped still")
+        first.resume()
+        until(lambda: stops.look(first.pid) is None, "it goes on")
+        second.suspend()
+        until(lambda: stops.look(second.pid) == second.pid, "the other one is stopped")
+        assert stops.look(None) is None, "there is no worker"
+
+
+def test_a_worker_that_is_gone_is_not_stopped() -> None:
+    stops = WorkerStops()
+    with worker_process() as worker:
+        assert stops.look(worker.pid) is None
+    assert stops.look(worker.pid) is None
+
+
+@contextmanager
+def worker_process() -> Iterator[psutil.Process]:
+    """Does nothing until this ends."""
+    with psutil.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        try:
+            yield psutil.Process(process.pid)
+        finally:
+            process.kill()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """The system tells of a signal a moment later."""
+    deadline_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.005)
