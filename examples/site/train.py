@@ -15,7 +15,20 @@ from pathlib import Path
 import text_model
 import torch
 
-from chaos import Coordinator
+from chaos import Coordinator, DiLoCo, LocalSGD
+from chaos.sync import SyncMode
+
+MODES = {"diloco": DiLoCo, "local-sgd": LocalSGD}
+
+
+def mode(text: str) -> SyncMode | None:
+    """Of `--sync`; None: the default."""
+    name, _, every = text.partition(":")
+    if text == "every-step":
+        return None
+    if name not in MODES or not every.isdecimal():
+        raise SystemExit(f"--sync {text}: every-step, diloco:H or local-sgd:H, such as diloco:50")
+    return MODES[name](every=int(every))
 
 
 def main() -> None:
@@ -28,14 +41,16 @@ def main() -> None:
     parser.add_argument("--micro-batch", type=int, default=2)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=1, help="of the order of samples, and of dropout")
+    parser.add_argument("--sync", default="every-step", help="or diloco:H, local-sgd:H: a round after every H steps")
     parser.add_argument("--digests", type=Path, help="alone: write the state's digest of each layer after each step")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    sync = mode(given.sync)
     written: list[list[str]] = []
     with Coordinator() as coordinator:
         made = text_model.layers(given.width, given.blocks, 4, given.length, given.dropout)
         model = coordinator.parallelize(made, loss=text_model.loss)
-        coordinator.register(model=model, optimizer=lambda p: torch.optim.AdamW(p, lr=3e-3), clip_norm=1.0)
+        coordinator.register(model=model, optimizer=lambda p: torch.optim.AdamW(p, lr=3e-3), clip_norm=1.0, sync=sync)
         loader = coordinator.loader(
             text_model.Text(given.length),
             global_batch=given.global_batch,

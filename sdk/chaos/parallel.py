@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chaos.encoding import exact_only
-from chaos.sync import EveryStep
+from chaos.sync import DiLoCo, EveryStep
 
 if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicated, not before
     from chaos.frameworks import Framework
@@ -67,8 +67,15 @@ class ParallelSite:
     ) -> SyncSession | None:
         """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
         exact_only(encoding, "parallelize()")
-        _check_sync(sync, "parallelize()")
-        model.train_with(optimizer, clip_norm, scheduler)
+        local = _plain_local_steps(sync)
+        if local is None:
+            _check_sync(sync, "parallelize()")
+        elif not self._standalone and not self._in_group:
+            raise ValueError(
+                f"{type(local).__name__} with parallelize() takes the workers of `chaosd run`, one at least: chaosd "
+                "run --nproc 1 train.py"
+            )
+        model.train_with(optimizer, clip_norm, scheduler, local)
         if self._standalone:
             return None
         if self._in_group:
@@ -211,6 +218,20 @@ class ParallelSite:
 
         made = Loader(dataset, global_batch=global_batch, micro_batch=micro_batch, seed=seed, steps=steps)
         return model.load_from(made)
+
+
+def _plain_local_steps(sync: SyncMode | None) -> DiLoCo | None:
+    """The mode, if it has local steps; None for others. Raises ValueError for what a site of several workers has not of
+    it."""
+    if not isinstance(sync, DiLoCo):
+        return None
+    plan = sync.plan
+    if plan.fragments > 1 or plan.delay or plan.by_time or sync.tells_metrics:
+        raise ValueError(
+            f"{type(sync).__name__} with parallelize() has neither fragments=, delay=, pace='time' nor metrics= yet; "
+            "leave them out, on all sites"
+        )
+    return sync
 
 
 def _check_sync(sync: SyncMode | None, how: str) -> None:

@@ -170,6 +170,18 @@ def test_who_is_there_when_follows_the_papers_figures() -> None:
         curves.stays("churn", 3)
 
 
+def test_a_site_of_stages_makes_local_steps_where_that_is_asked_for() -> None:
+    words = ["--standalone", "--nproc", "2", "--pp", "2", str(EXAMPLES / "site" / "train.py"), "--width", "16"]
+    begun = warm.Begun(
+        [sys.executable, "-m", "chaosd", "run", *words, "--blocks", "2", "--steps", "4", "--sync", "diloco:2"],
+        folder=ROOT,
+        environment=environment(),
+    )
+    assert "step   3" in ended(begun)
+    done = started("site/train.py", "--sync", "diloco").result(LIMIT_S)
+    assert done.returncode == 1 and "every-step, diloco:H or local-sgd:H" in done.stderr
+
+
 def test_a_folder_without_the_data_is_told_with_the_remedy(tmp_path: Path) -> None:
     done = started("images/train.py", "--data", str(tmp_path), "--standalone").result(LIMIT_S)
     assert done.returncode == 1 and not done.stdout

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from chaos_protocols.worker_group.messages import CommitStep, Reduced, Stepped
+from chaos_protocols.worker_group.round_steps import RoundSteps
 from chaos_protocols.worker_group.tags import Step
 
 NORM_EPSILON = 1e-6
@@ -31,9 +32,17 @@ class StepCollector:
     """Of one generation: the step under way."""
 
     def __init__(
-        self, *, step: Step, workers: frozenset[int], layers: int, micro_batches: int, clip_norm: float | None
+        self,
+        *,
+        step: Step,
+        workers: frozenset[int],
+        layers: int,
+        micro_batches: int,
+        clip_norm: float | None,
+        rounds: RoundSteps = RoundSteps(),  # noqa: B008 - frozen
     ) -> None:
         self.step = step
+        self._rounds = rounds
         self._workers = workers
         self._layers, self._micro_batches, self._clip_norm = layers, micro_batches, clip_norm
         self._reduced: set[int] = set()
@@ -74,6 +83,8 @@ class StepCollector:
         Squares are added in order of layers and losses in order of micro-batches, so that the result does not depend on
         the plan. Raises `NotFinite`.
         """
+        if not self._rounds.computes(self.step):
+            return CommitStep(step=self.step, divisor=1.0, factor=1.0, loss=math.nan, norm=math.nan)
         if set(self._squares) != set(range(self._layers)) or len(self._losses) != self._micro_batches:
             raise AssertionError(
                 f"step {self.step} was reduced with {len(self._squares)} of {self._layers} layers and "

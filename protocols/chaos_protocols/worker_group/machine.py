@@ -340,7 +340,7 @@ class WorkerGroupMachine(ToBeDone):
         member, holders = self.member, None if self._in_force is None else self._in_force.workers
         torn = member is not None and (member.awaits_state or not (holders is None or holders & self.present))
         try:
-            found = self._stopping.outcome(holders, self._steps.committed, shared=member is not None, torn=torn)
+            found = self._stopping.outcome(holders, self._steps, torn=torn)
         except TornStep as error:
             self.end(str(error))
             return

@@ -1,11 +1,11 @@
 """A worker group as the one worker of its site in a run of institutions.
 
 For the site's daemon the controller is a worker like any other (`wire.worker`): it has the state of the end of a round,
-gives one contribution to the next, applies results. Here stands what that means for several processes. The round is the
-step: the state of the end of round r is that after r updates. The result of round r is the commit of the step that led
-to it, and nobody updates before. Whatever the daemon wants of the state is done when all workers stand still: they hold
-(compute nothing), or all have the sums of a step. What was begun when a worker died is done again under the next plan,
-from shared memory, which outlives them.
+gives one contribution to the next, applies results. Here stands what that means for several processes. Which step gives
+to a round, `round_steps` says; the others are local, and count as they do without a run. The result of a round is the
+commit of the step that led to it, and nobody changes the common state before. Whatever the daemon wants of the state is
+done when all workers stand still: they hold (compute nothing), or all have the sums of a step. What was begun when a
+worker died is done again under the next plan, from shared memory, which outlives them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import deque
 from chaos_protocols.changes import next_state
 from chaos_protocols.wire import worker as wire
 from chaos_protocols.wire.user_words import RunPaused, RunResumed, RunWarned, StateDiffered
-from chaos_protocols.worker_group.commit import NotFinite, StepCollector
+from chaos_protocols.worker_group.commit import StepCollector
 from chaos_protocols.worker_group.events import (
     GreetRun,
     GroupTimer,
@@ -52,6 +52,8 @@ from chaos_protocols.worker_group.messages import (
     WriteState,
 )
 from chaos_protocols.worker_group.port import Group
+from chaos_protocols.worker_group.round_part import RoundPart
+from chaos_protocols.worker_group.round_steps import RoundSteps
 from chaos_protocols.worker_group.settings import COMPLETE_MAX_S, LEAVE_MAX_S, SNAPSHOTS_PENDING_MAX
 
 
@@ -61,7 +63,7 @@ class RunMember:
     def __init__(self, group: Group, hello: GroupHello) -> None:
         assert hello.run is not None
         self._group, self._weight = group, hello.run.weight
-        self._clipped, self._all_layers = hello.clip_norm is not None, len(hello.layers)
+        self._clipped, self._all_layers = hello.clip_norm is not None and not hello.every, len(hello.layers)
         self.phase = MemberPhase.OUTSIDE
         self.standing = Standing.DOWN
         self._joined = self._found = False
@@ -77,12 +79,14 @@ class RunMember:
         self._answered: set[int] = set()
         self._squares: dict[int, float] = {}
         self._collector: StepCollector | None = None
-        self._own: CommitStep | None = None
-        """What this site's own gradients of the step under way came to."""
-        self._given: wire.RoundContributed | wire.RoundSkipped | None = None
-        self._refused = ""
+        self._rounds, self._part = RoundSteps(hello.every), RoundPart()
         self.leaves = ""  # why the run is to let this site go
         self.paused = ""
+
+    @property
+    def _round(self) -> int:
+        """The round whose end is the common state."""
+        return self._rounds.round_of(self._group.step)
 
     @property
     def awaits_state(self) -> bool:
@@ -91,7 +95,7 @@ class RunMember:
 
     @property
     def elsewhere(self) -> bool:
-        """Other sites have what the workers hold, or will be asked for it: nothing is lost with a worker."""
+        """Other sites have the common state, or will be asked for it: nothing is lost with a worker."""
         told = self._sites > 1 and self.phase is not MemberPhase.OUTSIDE and not self.paused
         return told or self.kept is not Kept.ALL
 
@@ -104,14 +108,13 @@ class RunMember:
     def begins(self, workers: frozenset[int], collector: StepCollector, *, computing: bool) -> None:
         """A plan is executed from now on; its workers were told whether they compute."""
         self._workers, self._collector, self.settles = workers, collector, False
-        if self._own is not None and (self._given is None or self._own.step != self._group.step):
-            self._own = None  # it is computed anew
+        self._part.begins(self._group.step)
         self.standing = Standing.COMPUTING if computing else Standing.HOLDING
         if not self._joined:
             self._joined = True
             self._group.do(JoinRun())
         serving, self._serving = self._serving, None
-        if isinstance(serving, wire.ApplyResult) and serving.round <= self._group.step:
+        if isinstance(serving, wire.ApplyResult) and serving.round <= self._round:
             self._has_applied(serving.round, None)
         elif serving is not None:
             self._orders.appendleft(serving)
@@ -126,19 +129,15 @@ class RunMember:
         """All workers have the sums of the step, and this site's part lies in the shared memory."""
         assert self._collector is not None
         self.standing = Standing.REDUCED
-        self._own, self._refused = None, ""
-        try:
-            self._own = self._collector.summed()
-        except NotFinite as error:
-            self._refused = str(error)
+        self._part.summed(self._collector)
         self._turn()
 
     def stepped(self, commit: CommitStep) -> None:
-        """All workers have applied the result."""
+        """All workers have applied the result, or a local step."""
         serving, self._serving = self._serving, None
-        assert isinstance(serving, wire.ApplyResult)
         self.standing = Standing.HOLDING if commit.hold else Standing.COMPUTING
-        self._has_applied(serving.round, commit.digest)
+        if isinstance(serving, wire.ApplyResult):
+            self._has_applied(serving.round, commit.digest)
         self._turn()
 
     def said(self, worker: int, message: StateWritten | StateTaken | ResultMeasured) -> None:
@@ -166,9 +165,9 @@ class RunMember:
                 self._tell(wire.SnapshotTaken(round=round))
             case wire.LoadState(round=round):
                 self._serving, self.standing, self.kept = None, Standing.HOLDING, Kept.ALL
-                self._given = self._own = None
+                self._part.take()
                 self._sites = 2  # it lies where it came from
-                self._group.took_state(round)
+                self._group.took_state(self._rounds.begin(round))
                 self._change(MemberChange.LOADED)
                 self._group.note("state-loaded", f"the state of round {round} came from other sites", step=round)
                 self._tell(wire.StateLoaded(round=round))
@@ -276,18 +275,18 @@ class RunMember:
                 case wire.TrainFrom(round=round):
                     self._train_from(round)
                 case wire.LoadState(round=round):
-                    self._begin(order, Standing.TAKING, TakeState(step=round))
+                    self._begin(order, Standing.TAKING, TakeState(step=self._rounds.begin(round)))
                 case wire.ApplyResult():
                     self._apply(order)
         able = self.settles or self.standing in (*STILL, Standing.COMPUTING)
         if self._found and self.phase is MemberPhase.OUTSIDE and able:
             self._found = False
             self._change(MemberChange.GREETED)
-            self._group.do(GreetRun(reached=self._group.step, kept=self.kept))
-        if self.standing in STILL and self._group.step in self._snapshots:
-            self._snapshot(wire.TakeSnapshot(round=self._group.step))
+            self._group.do(GreetRun(reached=self._round, kept=self.kept))
+        if self.standing in STILL and self._round in self._snapshots:
+            self._snapshot(wire.TakeSnapshot(round=self._round))
         if self.standing is Standing.REDUCED and self.phase is MemberPhase.TRAINING:
-            self._give()
+            self._give() if self._rounds.gives(self._group.step) else self._step_alone()
         elif self.standing is Standing.HOLDING and self.phase is MemberPhase.TRAINING:
             self.standing = Standing.COMPUTING
             self._group.tell_all(Compute(step=self._group.step))
@@ -300,21 +299,21 @@ class RunMember:
         self._group.tell_all(what)
 
     def _snapshot(self, order: wire.TakeSnapshot) -> None:
-        step = self._group.step
+        now = self._round
         if order.alone:
             self._snapshots.clear()
-        if order.round < step:
-            self._tell(wire.SnapshotMissed(round=order.round, now=step))
-        elif order.round > step:
+        if order.round < now:
+            self._tell(wire.SnapshotMissed(round=order.round, now=now))
+        elif order.round > now:
             if len(self._snapshots) >= SNAPSHOTS_PENDING_MAX:
                 self._end(f"the daemon asked for more than {SNAPSHOTS_PENDING_MAX} snapshots at once")
                 return
             self._snapshots.add(order.round)
         else:
-            self._begin(order, Standing.WRITING, WriteState(step=step))
+            self._begin(order, Standing.WRITING, WriteState(step=self._group.step))
 
     def _train_from(self, round: int) -> None:
-        step, given = self._group.step, self._given
+        now, given = self._round, self._part.given
         if self.phase is MemberPhase.LEAVING:
             return
         if self.kept is not Kept.ALL:
@@ -322,8 +321,8 @@ class RunMember:
                 "layers were lost with all of their holders, and no other site has the state; start again from a "
                 "checkpoint (chaosd recover), with more pipelines (--dp) to survive this"
             )
-        elif round != step + 1:
-            self._end(f"the daemon wants round {round}, but the state is that of round {step}")
+        elif round != now + 1:
+            self._end(f"the daemon wants round {round}, but the state is that of round {now}")
         elif given is not None and given.round == round:
             if isinstance(given, wire.RoundSkipped):
                 self._end(given.reason)
@@ -334,45 +333,46 @@ class RunMember:
         else:
             self._change(MemberChange.MAY_TRAIN)
 
-    def _give(self) -> None:
-        round = self._group.step + 1
-        if self._own is None:
-            self._given = wire.RoundSkipped(round=round, reason=self._refused)
+    def _step_alone(self) -> None:
+        """A local step counts as soon as all have its sums."""
+        own = self._part.take()
+        if own is None:
+            self._end(self._part.refused)
         else:
-            self._given = wire.RoundContributed(round=round, weight=self._weight)
+            self.standing = Standing.UPDATING
+            self._group.commit(own)
+
+    def _give(self) -> None:
+        given = self._part.give(self._round + 1, self._weight)
         self._change(MemberChange.GAVE)
-        self._tell(self._given)
+        self._tell(given)
 
     def _apply(self, order: wire.ApplyResult) -> None:
-        step = self._group.step
-        if order.round == step:  # the same one again is answered again, and never applied twice
-            self._tell(wire.ResultApplied(round=step))
-        elif order.round != step + 1:
-            self._end(f"the daemon brings the result of round {order.round}, but the state is that of {step}")
+        now = self._round
+        if order.round == now:  # the same one again is answered again, and never applied twice
+            self._tell(wire.ResultApplied(round=now))
+        elif order.round != now + 1:
+            self._end(f"the daemon brings the result of round {order.round}, but the state is that of {now}")
         else:
             self._tell(wire.UpdateStarted(round=order.round))
             self._squares.clear()
             if self._clipped and not order.void:
-                self._begin(order, Standing.MEASURING, MeasureResult(step=step))
+                self._begin(order, Standing.MEASURING, MeasureResult(step=self._group.step))
             else:
                 self._commit(order, None)
 
     def _commit(self, order: wire.ApplyResult, norm: float | None) -> None:
         """The result of a round is the commit. `norm`: of the result, where it matters."""
         assert self._collector is not None
-        own = self._own
-        commit = CommitStep(
-            step=self._group.step,
-            divisor=1.0,
+        commit = self._part.commit_of(
+            order,
+            self._group.step,
+            self._rounds.begin(order.round),
             factor=1.0 if norm is None else self._collector.factor(norm),
-            loss=math.nan if own is None else own.loss,
-            norm=norm if norm is not None else math.nan if own is None else own.norm,
-            shared=True,
-            void=order.void,
+            norm=norm,
             hold=self.phase not in (MemberPhase.TRAINING, MemberPhase.GIVEN),
-            digest=order.digest,
         )
-        self._serving, self.standing, self._own, self._given = order, Standing.UPDATING, None, None
+        self._serving, self.standing = order, Standing.UPDATING
         self._sites = order.sites
         self._group.note("round", f"{order.sites} sites", round=order.round, sites=order.sites, weight=order.weight)
         self._group.commit(commit)

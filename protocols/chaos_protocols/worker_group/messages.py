@@ -115,6 +115,8 @@ class GroupHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How many holders of a layer keep its optimizer's state; 0: all of them."""
     run: RunSpecs | None = None
     """None: these workers train by themselves."""
+    every: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 0
+    """Local steps between two rounds; 0: each step is one (`round_steps`)."""
 
 
 class PlanReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -254,12 +256,20 @@ class CommitStep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     loss: float
     norm: float
     shared: bool = False
+    to: Step | None = None
+    """The step of the state afterwards; None: the next one. The result of a round ends whatever phase the workers are
+    in, so it may lead further."""
     void: bool = False
     """The result is not finite: the state stays as it is, and counts as that of the next step."""
     hold: bool = False
     """Compute nothing afterwards, before `Compute`."""
     digest: tuple[Bytes, Bytes] | None = None
     """Afterwards copy these bytes of the state into the shared memory, where they are digested."""
+
+    @property
+    def after(self) -> Step:
+        """The step of the state afterwards."""
+        return self.step + 1 if self.to is None else self.to
 
 
 class _StillOrder(msgspec.Struct, frozen=True, kw_only=True):

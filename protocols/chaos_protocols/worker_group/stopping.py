@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from chaos_protocols.worker_group.steps import CountedSteps
 from chaos_protocols.worker_group.tags import Generation, Resume, StepPhase, StepTag, resume
 
 
@@ -43,23 +44,25 @@ class Stopping:
         self._again.discard(worker)
 
     def outcome(
-        self, holders: Set[int] | None, committed: int, *, shared: bool = False, torn: bool = False
+        self,
+        holders: Set[int] | None,
+        steps: CountedSteps,
+        *,
+        torn: bool = False,
     ) -> Resume | None:
         """With the last answer, the step to go on with and who must commit again first; asked once more when these
         have, it names nobody. None while somebody is missing. `holders`: who has state (None: all, and so does every
-        process that is started: nobody need be left). `shared`: see `resume`. `torn`: a state was being taken over and
-        is going to be, once more: steps say nothing.
+        process that is started: nobody need be left). `torn`: a state was being taken over and is going to be, once
+        more: steps say nothing.
 
         Raises `TornStep`, also where nobody with state is left.
         """
         if not self.complete:
             return None
-        if torn:
-            return Resume(step=committed + 1, again=frozenset())
-        if holders is None and not self._tags:
-            return Resume(step=committed + 1, again=frozenset())
+        if torn or (holders is None and not self._tags):
+            return Resume(step=steps.step, again=frozenset())
         tags = {w: tag for w, tag in self._tags.items() if holders is None or w in holders}
-        found = resume(tags, committed, shared=shared)
+        found = resume(tags, steps.committed, after=steps.step, shared=steps.shared)
         for worker in found.again:
             self._again.add(worker)
             self._tags[worker] = StepTag(generation=self._generation, step=found.step, phase=StepPhase.COMPUTE)

@@ -51,9 +51,10 @@ class TornStep(ValueError):
     """Survivors that no rule brings to one step: a defect of ours, or memory that lies."""
 
 
-def resume(tags: Mapping[int, StepTag], committed: int, *, shared: bool = False) -> Resume:
-    """From which step the survivors go on. `committed`: the last step whose commit was sent, -1 if none was. `shared`:
-    what is committed lies in shared memory, so that whoever has the state of c can follow, with sums of its own or not.
+def resume(tags: Mapping[int, StepTag], committed: int, *, after: int | None = None, shared: bool = False) -> Resume:
+    """From which step the survivors go on. `committed`: the last step whose commit was sent, -1 if none was; `after`:
+    the step of the state after it (None: the next one). `shared`: what is committed lies in shared memory, so that
+    whoever has the state of c can follow, with sums of its own or not.
 
     Let c be the highest step that a survivor updates or has updated, or whose commit was sent. Those who still have
     the sums of c commit it again (that changes nothing for who did), and all go on with c + 1. Without such a c nobody
@@ -63,14 +64,23 @@ def resume(tags: Mapping[int, StepTag], committed: int, *, shared: bool = False)
         raise TornStep(
             "no worker with state is left; start again from a checkpoint, with more pipelines to survive this"
         )
-    steps = {worker: tag.step + (tag.phase is StepPhase.UPDATE) for worker, tag in tags.items()}
-    target = max(committed + 1, *steps.values())
+    goal = committed + 1 if after is None else after
+    steps = {worker: _leads_to(tag, committed, goal) for worker, tag in tags.items()}
+    target = max(goal, *steps.values())
+    before = committed if target == goal else target - 1
     again = frozenset(worker for worker, step in steps.items() if step < target)
     for worker in sorted(again):
         tag = tags[worker]
-        if (tag.phase is not StepPhase.REDUCED and not shared) or tag.step != target - 1:
+        if (tag.phase is not StepPhase.REDUCED and not shared) or tag.step != before:
             raise TornStep(
-                f"worker {worker} is at step {tag.step} ({tag.phase.value}) while step {target - 1} was committed; it "
+                f"worker {worker} is at step {tag.step} ({tag.phase.value}) while step {before} was committed; it "
                 f"has no sums to commit, so its state cannot follow"
             )
     return Resume(step=target, again=again)
+
+
+def _leads_to(tag: StepTag, committed: int, goal: int) -> int:
+    """The step of the state in which a worker is, or is about to be."""
+    if tag.phase is not StepPhase.UPDATE:
+        return tag.step
+    return goal if tag.step == committed else tag.step + 1

@@ -148,6 +148,10 @@ class LocalTraining(Protocol):
         function of the user runs. Returns the parameters that it changed."""
         ...
 
+    def go_on(self, steps: int) -> None:
+        """Live state was loaded that so many steps after the last round have led to."""
+        ...
+
     def common_buffers(self) -> AbstractContextManager[None]:
         """Buffers are as the last round left them meanwhile; this site's own come back."""
         ...

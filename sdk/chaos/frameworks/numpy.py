@@ -169,6 +169,9 @@ class NumpyLocalTraining:
     def close_phase(self, steps: int) -> None:
         """Arrays have no schedule."""
 
+    def go_on(self, steps: int) -> None:
+        """Nothing is counted here."""
+
     def common_buffers(self) -> AbstractContextManager[None]:
         """There are none."""
         return nullcontext()

@@ -96,6 +96,10 @@ class TorchLocalTraining:
                 item.commit(None if closed is None else closed[number])
         return changed
 
+    def go_on(self, steps: int) -> None:
+        self._scheduled, self._closed = steps, None
+        self._watch.settle()
+
     @contextlib.contextmanager
     def common_buffers(self) -> Iterator[None]:
         with torch.no_grad():

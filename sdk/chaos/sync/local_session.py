@@ -321,6 +321,14 @@ class LocalStepsSession:
         if self._data is not None:
             self._data.resolve()
 
+    def go_on(self, round: int, steps: int) -> None:
+        """The state, this site's own with it, came from another process of the site: that of `steps` local steps after
+        the end of `round`. Of a plan without fragments, delay and pace by time."""
+        self._round = round
+        self._pace.position = steps
+        self._samples = [float(steps)]
+        self._local.go_on(steps)
+
     # ---- the common model
 
     @contextlib.contextmanager

@@ -101,6 +101,11 @@ class DiLoCo:
         )
         self._metrics = tuple(metrics)
 
+    @property
+    def tells_metrics(self) -> bool:
+        """Whether rounds carry figures of the script."""
+        return bool(self._metrics)
+
     def facts(self) -> Sequence[str]:
         plan = self.plan
         streaming = f" fragments={plan.fragments}" if plan.fragments > 1 else ""

@@ -21,6 +21,8 @@ from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_buffers import ModelBuffer
 from chaos.frameworks.torch_names import buffers_of
 from chaos.frameworks.torch_state import TensorItem
+from chaos.sync.local_steps import DiLoCo
+from chaos.worker_group.local_layers import LocalPhase
 
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 MakeScheduler = Callable[[torch.optim.Optimizer], Any]
@@ -66,6 +68,20 @@ class HeldPart(ABC):
     @abstractmethod
     def update(self, gradient: torch.Tensor, round: int) -> None:
         """One step of its optimizer with this mean gradient, flat: the state becomes that of the end of `round`."""
+
+    @property
+    def common(self) -> Sequence[StateItem]:
+        """What of its state is that of a run of institutions: all of it, but for a mode with local steps."""
+        return self._items
+
+    def goes_on(self, step: int) -> None:  # noqa: B027 - without local steps a state says it all
+        """Its state is that of this step of the worker group."""
+
+    def begins_anew(self, round: int) -> None:  # noqa: B027
+        """The common part of the state of the end of `round` was put into its items."""
+
+    def end_alone(self, round: int) -> None:  # noqa: B027
+        """A round of a mode with local steps is over, without others."""
 
     def forget(self) -> None:  # noqa: B027 - what keeps nothing has nothing to forget
         """What was computed for a step is void; the state stays as it is."""
@@ -135,6 +151,10 @@ class Layer(HeldPart):
         """Masks, tables and the like: no part of the state, so they stay here when the layer goes."""
         self._make: MakeOptimizer | None = None
         self._schedule: MakeScheduler | None = None
+        self._mode: DiLoCo | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self.phase: LocalPhase | None = None
+        """Of a mode with local steps."""
         self._framework: TorchFramework | None = None
         self._all = list(module.parameters())
         self.adds = True
@@ -151,10 +171,13 @@ class Layer(HeldPart):
     def parameters(self) -> list[torch.nn.Parameter]:
         return [p for p in self._all if p.requires_grad]
 
-    def train_with(self, make: MakeOptimizer, schedule: MakeScheduler | None = None) -> None:
+    def train_with(
+        self, make: MakeOptimizer, schedule: MakeScheduler | None = None, mode: DiLoCo | None = None
+    ) -> None:
         """Give it its optimizer, and that its scheduler, which steps with each update. Raises ValueError on what cannot
         be moved (chaos.frameworks.torch), and on a scheduler of something else."""
-        self._make, self._schedule, self._all = make, schedule, list(self.module.parameters())
+        self._make, self._schedule, self._mode = make, schedule, mode
+        self._all, self.phase = list(self.module.parameters()), None
         tensors = [*self.module.named_parameters(), *filter(self._persistent, self.module.named_buffers())]
         plain = self._plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
         if not self.keeps:
@@ -167,7 +190,11 @@ class Layer(HeldPart):
                 {"layer": self.module}, {"optimizer": optimizer}, schedulers, set_to_none=True
             )
             self._framework.release()  # of all layers' watches each would hear of each layer's step
+            self._optimizer = optimizer
+            self.phase = None if mode is None else LocalPhase(mode, self._framework)
         items = plain if self._framework is None else self._framework.items
+        if self.phase is not None:  # what is common is put first: it puts the live values, too
+            items = [*self.phase.common, *items]
         self._consists_of(items, sum(each.get().size for each in plain))
 
     def keep(self, keeps: bool) -> None:
@@ -177,7 +204,7 @@ class Layer(HeldPart):
         self._framework, self._items, self.stepped = None, (), []
         if self.held:
             assert self._make is not None
-            self.train_with(self._make, self._schedule)
+            self.train_with(self._make, self._schedule, self._mode)
 
     def run(self, entered: torch.Tensor) -> Any:
         """Its forward pass."""
@@ -229,6 +256,7 @@ class Layer(HeldPart):
         if self.held:
             self.held = False
             self._framework, self._items, self._plain, self.stepped = None, (), [], []
+            self.phase = self._optimizer = None
             self.module.to("meta")
             self._all = list(self.module.parameters())
 
@@ -251,7 +279,7 @@ class Layer(HeldPart):
             for parameter in self.module.parameters():
                 parameter.zero_()
         self.held = True
-        self.train_with(self._make, self._schedule)
+        self.train_with(self._make, self._schedule, self._mode)
 
     def update(self, gradient: torch.Tensor, round: int) -> None:
         """The gradient: of all of its trained parameters, in their order. Nothing happens to a layer that is not
@@ -261,8 +289,33 @@ class Layer(HeldPart):
         parameters = self.parameters
         for parameter, part in zip(parameters, torch.split(gradient, [p.numel() for p in parameters]), strict=True):
             parameter.grad = part.view_as(parameter).to(device=parameter.device, dtype=parameter.dtype)
-        if self._framework is not None:
+        if self.phase is not None:
+            self.phase.step()
+        elif self._framework is not None:
             self._framework.optimizer_step(round)
+
+    @property
+    def common(self) -> Sequence[StateItem]:
+        return self._items if self.phase is None else self.phase.common
+
+    def goes_on(self, step: int) -> None:
+        if self.phase is not None:
+            self.phase.goes_on(step)
+
+    def begins_anew(self, round: int) -> None:
+        """With a fresh inner optimizer: what that kept belongs to a phase that is dropped, and where all holders were
+        lost nobody has it; so all holders have the same."""
+        if self.phase is not None and self._optimizer is not None:
+            self._optimizer.state.clear()
+            self.phase.begins_anew(round)
+
+    def end_alone(self, round: int) -> None:
+        if self.phase is not None:
+            self.phase.end_alone(round)
+
+    def forget(self) -> None:
+        if self.phase is not None:
+            self.phase.void()
 
     @property
     def gradient_size(self) -> int:

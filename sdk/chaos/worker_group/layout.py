@@ -19,6 +19,7 @@ from chaos.frameworks.base import Bytes, MadeItem, Slot, StateItem, fact_item, i
 from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_names import NamedTensor, buffers_of, parameters_of
 from chaos.sync.every_step import EveryStepSession
+from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.layers import Layer, MakeOptimizer, MakeScheduler, scheduled
 from chaos_protocols.wire.state_spec import FACT_SHAPE, Item
 
@@ -77,6 +78,7 @@ class ModelLayout:
         make: MakeOptimizer,
         clip_norm: float | None,
         schedule: MakeScheduler | None = None,
+        mode: DiLoCo | None = None,
     ) -> None:
         tensors = [_tensors(OWN, layer) for layer in layers]
         names = _names(WHOLE, module)
@@ -88,19 +90,21 @@ class ModelLayout:
         framework = TorchFramework({WHOLE: module}, {"optimizer": optimizer}, schedulers, set_to_none=True)
         try:
             # a script of one process clips in on_average, with a norm whose last bits are its own
-            session = EveryStepSession(framework, facts=() if clip_norm is None else (f"clip_norm: {clip_norm}",))
+            facts = () if clip_norm is None else (f"clip_norm: {clip_norm}",)
+            session = EveryStepSession(framework, facts=facts) if mode is None else mode.start(framework)
             self.items: list[Item] = [each.item for each in session.items]
             self.contribution = session.contribution
             self.slots: list[Slot] = in_vector_order(framework.slots)
+            self.notes_bytes = self.contribution.size_bytes - sum(slot.size_bytes for slot in self.slots)
             self._options = {each.item.name: each.get().tobytes() for each in session.items if _is_option(each.item)}
         finally:
             framework.release()
         self._at = {item.name: index for index, item in enumerate(self.items)}
         self._order = {id(p): at for at, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
-        spans = self._spans()
-        called = [{each.name: names[id(each.tensor)] for each in found} for found in tensors]
+        self.spans = spans = self._spans()
+        self.called = called = [{each.name: names[id(each.tensor)] for each in found} for found in tensors]
         self.runs = [
-            [list(self._runs(layer, each, of)) for each in layer.items]
+            [list(self._runs(layer, each, of)) for each in layer.common]
             for layer, of in zip(layers, called, strict=True)
         ]
         self.gradients = [[spans[names[id(p)]] for p in layer.parameters] for layer in layers]
@@ -110,14 +114,14 @@ class ModelLayout:
         """The items of the whole state, of layers that are all held."""
         parts: list[list[tuple[StateItem, list[ItemBytes]]]] = [[] for _ in self.items]
         for layer, places in zip(layers, self.runs, strict=True):
-            for entry, runs in zip(layer.items, places, strict=True):
+            for entry, runs in zip(layer.common, places, strict=True):
                 for index in dict.fromkeys(run.item for run in runs):
                     parts[index].append((entry, runs))
         return [_composed(item, found) for item, found in zip(self.items, parts, strict=True)]
 
     def name_at(self, start: int) -> str:
         """Whose number lies at this byte of the vector."""
-        end = 0
+        end = self.notes_bytes
         for slot in self.slots:
             end += slot.size_bytes
             if start < end:
@@ -126,7 +130,7 @@ class ModelLayout:
 
     def _spans(self) -> dict[str, VectorSpan]:
         found: dict[str, VectorSpan] = {}
-        start = 0
+        start = self.notes_bytes
         for slot in self.slots:
             dtype = torch.float64 if slot.summed_as == "float64" else torch.float32
             found[slot.name] = VectorSpan(start, start + slot.size_bytes, dtype)

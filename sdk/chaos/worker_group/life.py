@@ -44,6 +44,7 @@ from chaos_protocols.worker_group.messages import (
     TakeState,
     WriteState,
 )
+from chaos_protocols.worker_group.round_steps import RoundSteps
 from chaos_protocols.worker_group.suspicion import Work
 from chaos_protocols.worker_group.tags import StepPhase, StepTag
 
@@ -73,12 +74,14 @@ def greeting(
     copies: int = 0,
     vectors: Vectors | None = None,
     device: Device = HOST,
+    every: int = 0,
 ) -> GroupHello:
-    """A worker's first message. `digest`: of what is trained; `vectors`: of a run of institutions."""
+    """A worker's first message. `digest`: of what is trained; `vectors`: of a run of institutions; `every`: local steps
+    of a round."""
     samples = float(loader.micro_batches * loader.micro_batch_size)
     run = None
     if vectors is not None:
-        run = RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=samples)
+        run = RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=samples * max(1, every))
     return GroupHello(
         version=VERSION,
         token=line.token,
@@ -92,6 +95,7 @@ def greeting(
         clip_norm=clip_norm,
         optimizer_copies=copies,
         run=run,
+        every=every,
     )
 
 
@@ -106,7 +110,7 @@ class InGroup(ABC):
         vectors: Vectors | None = None,
         lanes: Lanes | None = None,
     ) -> None:
-        self._training = training
+        self._training, self._rounds = training, RoundSteps(training.every)
         self._vectors, self._descriptor = vectors, int(environment.get("CHAOS_WORKER_MEMORY", "-1"))
         self._memory: RunMemory | None = None
         self._holds = self._part = False
@@ -151,32 +155,31 @@ class InGroup(ABC):
 
     # ---- a step
 
-    def _reduced(self, run: Computed, repeated: int) -> Applied | None:
-        """The sums of the step are there: say so, and wait for the commit. None: the
-        state that this step began with was replaced."""
+    def _reduced(self, run: Computed | None, repeated: int) -> Applied | None:
+        """The sums of the step are there, or a phase of local steps is over (no `run`): say so, and wait for the
+        commit. None: the state that this step began with was replaced."""
         line, step, order, loader = self.line, self._tag.step, self._order, self._training.loader
         assert order is not None
-        if self._memory is not None:
+        if self._memory is not None and self._rounds.gives(step):
             for layer in (self._training.parts[index] for index in order.lowest):
-                mean = run.sums.total(layer.index) / loader.micro_batches if layer.parameters else None
-                self._memory.give(layer, mean)
-        squares = tuple((layer, run.squares(layer)) for layer in order.lowest)
+                summed = run is not None and layer.parameters
+                self._memory.give(layer, run.sums.total(layer.index) / loader.micro_batches if run and summed else None)
+        squares = () if run is None else tuple((layer, run.squares(layer)) for layer in order.lowest)
+        losses = () if run is None else tuple(sorted(run.losses.items()))
         self._stand(StepPhase.REDUCED)
         line.doing(Work.WAITING)
-        line.send(
-            Reduced(generation=line.generation, step=step, squares=squares, losses=tuple(sorted(run.losses.items())))
-        )
+        line.send(Reduced(generation=line.generation, step=step, squares=squares, losses=losses))
         while self._tag.phase is StepPhase.REDUCED:
             commit = self._obey(line.take(*AT_A_GATE))
             if commit is not None:
-                return Applied(step=step + 1, loss=commit.loss, norm=commit.norm, repeated=repeated)
+                return Applied(step=commit.after, loss=commit.loss, norm=commit.norm, repeated=repeated)
         return None
 
     def _held(self) -> Applied | None:
         """While nothing is to be computed: results are applied, a state is written or taken, until `Compute`, or until
         the training is complete by what others have done."""
         while self._holds:
-            if self._tag.step >= self._training.loader.steps and not self._part:
+            if self._tag.step >= self._rounds.after(self._training.loader.steps) and not self._part:
                 return Applied(step=self._tag.step, loss=math.nan, norm=math.nan)
             self.line.doing(Work.WAITING)
             self._obey(self.line.take(*AT_A_GATE))
@@ -202,7 +205,7 @@ class InGroup(ABC):
                     memory.write(layer)
                 line.send(StateWritten(generation=line.generation, step=step))
             case TakeState():
-                memory.load(self._training.parts)
+                memory.load(self._training.parts, self._rounds.round_of(order.step))
                 self._run, self._holds, self._part = None, True, False
                 self._tag = StepTag(generation=line.generation, step=order.step, phase=StepPhase.COMPUTE)
                 line.send(StateTaken(generation=line.generation, step=order.step))
@@ -222,7 +225,11 @@ class InGroup(ABC):
         began_s = perf_counter()
         if commit.shared:
             assert self._memory is not None
-            self._memory.update(layers, commit)
+            self._memory.update(layers, commit, self._rounds.round_of(commit.after))
+        elif not self._rounds.computes(commit.step):
+            for layer in layers:
+                if layer.held:
+                    layer.end_alone(self._rounds.round_of(commit.after))
         else:
             assert run is not None
             update(layers, run, commit)
@@ -231,7 +238,7 @@ class InGroup(ABC):
         self.line.spans.waited(began_s)
         self.line.spans.add(Work.UPDATE, began_s, ended_s)
         self._run, self._holds = None, commit.hold
-        self._tag = StepTag(generation=self.line.generation, step=commit.step + 1, phase=StepPhase.COMPUTE)
+        self._tag = StepTag(generation=self.line.generation, step=commit.after, phase=StepPhase.COMPUTE)
         held = [layer for layer in layers if layer.held and layer.keeps] if order.audit else []
         digests = tuple((layer.index, layer.digest()) for layer in held)
         if commit.digest is not None and self._memory is not None:
@@ -239,7 +246,7 @@ class InGroup(ABC):
         self.line.send(
             Stepped(
                 generation=self.line.generation,
-                step=commit.step + 1,
+                step=commit.after,
                 digests=digests,
                 seconds=seconds,
                 spans=self.line.spans.taken(),
@@ -262,7 +269,8 @@ class InGroup(ABC):
             self.line.doing(Work.WAITING)
             message = self.line.take(*ORDERS)
             if isinstance(message, CommitStep):
-                able = message.shared or (self._run is not None and self._tag.phase is StepPhase.REDUCED)
+                has_sums = self._run is not None or not self._rounds.computes(message.step)
+                able = message.shared or (has_sums and self._tag.phase is StepPhase.REDUCED)
                 if able and self._order is not None and self._tag.step == message.step:
                     self._apply(message)
                 continue
@@ -291,6 +299,9 @@ class InGroup(ABC):
         if self._vectors is not None and self._memory is None:
             self._memory = RunMemory(self._vectors, self._descriptor)
         self._hold(order, came)
+        for layer in self._training.parts:
+            if layer.held:
+                layer.goes_on(order.step)
         self._order = order
         self._holds, self._part = go.hold, order.part
         self._tag = StepTag(generation=order.generation, step=order.step, phase=StepPhase.COMPUTE)

@@ -43,24 +43,25 @@ class RunMemory:
         """Of this layer's part of the result, as a whole: a norm has the same bits at every site."""
         return layer.whole_squares(self._vectors.whole_gradient(self._result, layer.index))
 
-    def update(self, layers: Sequence[HeldPart], commit: CommitStep) -> None:
-        """Apply the result to the layers kept here."""
+    def update(self, layers: Sequence[HeldPart], commit: CommitStep, round: int) -> None:
+        """Apply the result of `round` to the layers kept here."""
         for layer in layers:
             if layer.held and commit.void:
                 layer.forget()
             elif layer.held and layer.keeps:
-                self._vectors.update(self._result, layer, commit.factor, commit.step + 1)
+                self._vectors.update(self._result, layer, commit.factor, round)
 
     def write(self, layer: HeldPart) -> None:
         """This layer's state, for a joiner."""
         self._vectors.write(self._state, layer)
 
-    def load(self, layers: Sequence[HeldPart]) -> None:
-        """Take the state of the layers kept here over."""
+    def load(self, layers: Sequence[HeldPart], round: int) -> None:
+        """Take the state of the end of `round` over, of the layers kept here."""
         for layer in layers:
             if layer.held and layer.keeps:
                 self._vectors.load(self._state, layer)
                 layer.loaded()
+                layer.begins_anew(round)
 
     def copy(self, layers: Sequence[HeldPart], start: int, stop: int) -> None:
         """What these layers have of bytes [start, stop) of the state, to be digested."""

@@ -16,6 +16,7 @@ import torch
 from chaos import layers as known
 from chaos.conversation import Conversation
 from chaos.sync import SyncSession
+from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.devices import HOST, device_of
 from chaos.worker_group.interpreter import Loss
@@ -29,7 +30,7 @@ from chaos.worker_group.others import LayersSession
 from chaos.worker_group.pieces import pieces_of
 from chaos.worker_group.session import Applied, ChainTraining, GroupSession, TrainsAlone, TrainsWithOthers
 from chaos.worker_group.together import TrainsTogether
-from chaos.worker_group.vectors import LayerVectors, Vectors
+from chaos.worker_group.vectors import LayerVectors, LocalVectors, Vectors
 from chaos_protocols.worker_group.messages import GroupHello, LayerReport
 
 
@@ -83,6 +84,7 @@ class ParallelModel:
         self._lanes = self._assembled(device_group)
         self._make: MakeOptimizer | None = None
         self._schedule: MakeScheduler | None = None
+        self._mode: DiLoCo | None = None
         self._clip_norm: float | None = None
         self._loader: Loader | None = None
         self._session: GroupSession | None = None
@@ -92,7 +94,9 @@ class ParallelModel:
 
     # ---- before the first step
 
-    def train_with(self, optimizer: Any, clip_norm: float | None, scheduler: Any = None) -> None:
+    def train_with(
+        self, optimizer: Any, clip_norm: float | None, scheduler: Any = None, mode: DiLoCo | None = None
+    ) -> None:
         """See `Coordinator.register`."""
         if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
             raise ValueError(
@@ -108,9 +112,14 @@ class ParallelModel:
             raise ValueError(f"clip_norm must be greater than 0, not {clip_norm}")
         if self._make is not None:
             raise ValueError("this model has its optimizer already")
-        self._make, self._schedule, self._clip_norm = optimizer, scheduler, clip_norm
+        if mode is not None and (self._copies or self._lanes is not None):
+            raise ValueError(
+                f"{type(mode).__name__} with shard_optimizer=True or device_group= is not supported yet: a phase of "
+                "local steps keeps more of a layer than its optimizer; leave one of them out"
+            )
+        self._make, self._schedule, self._clip_norm, self._mode = optimizer, scheduler, clip_norm, mode
         for layer in self.layers:
-            layer.train_with(optimizer, scheduler)
+            layer.train_with(optimizer, scheduler, mode)
 
     def _assembled(self, shard: Callable[[torch.nn.Module, Any], Any] | None) -> Lanes | None:
         """The device group that is this worker, with its layers cut; None where the worker is one process."""
@@ -142,7 +151,7 @@ class ParallelModel:
         """These workers train with other institutions, through their controller. Raises ValueError where a process of
         a device group has something else than its part of each tensor along one dimension."""
         if self._lanes is None:
-            self._vectors = LayerVectors(self._layout())
+            self._vectors = LayerVectors(self._layout()) if self._mode is None else LocalVectors(self._layout())
             return
         from chaos.worker_group.sharded import as_if_whole  # as in `_assembled`
 
@@ -159,7 +168,8 @@ class ParallelModel:
 
     def _layout(self) -> ModelLayout:
         assert self._make is not None
-        return ModelLayout(self.module, self.layers, self._make, self._clip_norm, self._schedule)
+        clip_norm = self._clip_norm if self._mode is None else None  # local steps are each site's own affair
+        return ModelLayout(self.module, self.layers, self._make, clip_norm, self._schedule, self._mode)
 
     def talk_through(self, conversation: Conversation, session: SyncSession) -> None:
         """The daemon beside this process, and what was given by `of_a_run`."""
@@ -223,6 +233,11 @@ class ParallelModel:
         """How many updates the state has."""
         return 0 if self._loader is None else self._loader.step
 
+    @property
+    def _every(self) -> int:
+        """Local steps between two rounds; 0: each step is a round."""
+        return 0 if self._mode is None else self._mode.plan.every
+
     def digests(self) -> dict[int, str]:
         """BLAKE3 of the state (parameters, buffers, optimizer) of each layer whose whole state is here, by number."""
         return {layer.index: layer.digest() for layer in self.layers if layer.held and layer.keeps}
@@ -235,6 +250,10 @@ class ParallelModel:
         if batch.loader is not self._loader:
             raise ValueError("this batch is of another loader than coordinator.loader(...) gave")
         loader = batch.loader
+        if self._mode is not None and loader.steps % self._every:
+            raise ValueError(
+                f"{loader.steps} steps are no whole number of phases of {self._every}; make steps= a multiple of every="
+            )
         if self._lanes is not None and not any(layer.alike for layer in self.layers):
             loader.read_part(self._lanes.lane, self._lanes.size)
         self._measured = measure(self.layers, self._loss, loader, self._device)
@@ -245,6 +264,7 @@ class ParallelModel:
             boundaries=self._measured.boundaries,
             clip_norm=self._clip_norm,
             device=self._device,
+            every=self._every,
         )
         if "CHAOS_WORKER_GROUP" in os.environ:
             together = TrainsTogether(training, os.environ, self._vectors, self._lanes)
@@ -265,6 +285,7 @@ class ParallelModel:
             loader.seed,
             self._clip_norm,
             self._copies,
+            () if self._mode is None else tuple(self._mode.facts()),
         )
         reports = tuple(
             LayerReport(
@@ -290,6 +311,7 @@ class ParallelModel:
             copies=self._copies,
             vectors=self._vectors,
             device=self._device,
+            every=self._every,
         )
 
     def close(self) -> None:

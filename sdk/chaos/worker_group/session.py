@@ -33,6 +33,8 @@ class Training(ABC):
     loader: Loader
     clip_norm: float | None = None
     device: Device = HOST
+    every: int = 0
+    """Local steps between two rounds; 0: each step is a round."""
 
     @property
     @abstractmethod
@@ -154,6 +156,10 @@ class TrainsAlone:
         except NotFinite as error:
             raise ValueError(str(error)) from None
         update(self._training.layers, run, commit)
+        every = self._training.every
+        if every and (step + 1) % every == 0:
+            for layer in self._training.layers:
+                layer.end_alone((step + 1) // every)
         return Applied(step=step + 1, loss=commit.loss, norm=commit.norm)
 
     def failed(self, error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from chaos.worker_group.groups import GroupFailed, Groups
 from chaos.worker_group.interpreter import StepRun, Task
@@ -41,13 +42,21 @@ class TrainsTogether(InGroup):
                         self._install()
                     applied = applied or self._held() or self._one_step(repeated)
                     if applied is not None:
+                        self._end_phase(repeated)
                         self._check_fresh()
-                        return applied
+                        return replace(applied, step=self._rounds.updates(self._tag.step))
                 except (GenerationEnded, GroupFailed) as error:
                     repeated += self._tag.phase is not StepPhase.UPDATE and self._run is not None
                     self._halt(error)
         finally:
             self.line.leave()
+
+    def _end_phase(self, repeated: int) -> None:
+        """After the last local step of a phase: the round, until its result or another state is here."""
+        while not self._rounds.computes(self._tag.step):
+            self._held()
+            if not self._rounds.computes(self._tag.step):
+                self._one_step(repeated)
 
     def _one_step(self, repeated: int) -> Applied | None:
         """None: the state that this step began with was replaced."""
@@ -55,7 +64,9 @@ class TrainsTogether(InGroup):
         assert task is not None
         self.line.check()
         self._check_fresh()
-        step, loader = self._tag.step, self._training.loader
+        if not self._rounds.computes(self._tag.step):
+            return self._reduced(None, repeated)
+        step, loader = self._rounds.updates(self._tag.step), self._training.loader
         run = StepRun(task, step, lambda g: pair_of(loader.micro_batch(step, g)), self._doing)
         self._run = run
         run.run()

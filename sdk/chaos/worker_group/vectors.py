@@ -61,7 +61,7 @@ class Vectors(ABC):
 
     def write(self, region: Bytes, part: HeldPart) -> None:
         """Copy a part's state into the region of the whole one."""
-        for entry, runs in zip(part.items, self._places[part.index], strict=True):
+        for entry, runs in zip(part.common, self._places[part.index], strict=True):
             data = entry.get() if runs else region[:0]
             for run in runs:
                 view = run.view(region)
@@ -69,7 +69,7 @@ class Vectors(ABC):
 
     def load(self, region: Bytes, part: HeldPart) -> None:
         """Take a part's state over from the region of the whole one."""
-        for entry, runs in zip(part.items, self._places[part.index], strict=True):
+        for entry, runs in zip(part.common, self._places[part.index], strict=True):
             if len(runs) == 1:
                 entry.put(runs[0].view(region).reshape(-1))
             elif runs:
@@ -81,7 +81,7 @@ class Vectors(ABC):
     def copy(self, piece: Bytes, start: int, stop: int, part: HeldPart) -> None:
         """Copy what a part has of bytes [start, stop) of the whole state into `piece`, which begins with byte
         `start`."""
-        for entry, runs in zip(part.items, self._places[part.index], strict=True):
+        for entry, runs in zip(part.common, self._places[part.index], strict=True):
             data: Bytes | None = None
             for own, at, size in (each for run in runs for each in run.ranges(start, stop)):
                 first, last = max(start, at), min(stop, at + size)
@@ -150,6 +150,43 @@ class LayerVectors(Vectors):
     def name_at(self, start: int) -> str:
         """Whose number lies at this byte of the vector."""
         return self._layout.name_at(start)
+
+
+class LocalVectors(LayerVectors):
+    """Of a chain with local steps: differences from the anchor in place of gradients, behind the notes of a round."""
+
+    def __init__(self, layout: ModelLayout) -> None:
+        super().__init__(layout)
+        self._spans, self._called = layout.spans, layout.called
+        self._notes = layout.notes_bytes
+
+    def give(self, vector: Bytes, part: HeldPart, mean: torch.Tensor | None) -> None:
+        assert isinstance(part, Layer)
+        if part.phase is None:
+            super().give(vector, part, None)
+            return
+        given = part.phase.give()
+        vector[: self._notes] = given[: self._notes]  # the same of each layer
+        for here, there in self._pairs(part):
+            vector[there] = given[here]
+
+    def update(self, vector: Bytes, part: HeldPart, factor: float, round: int) -> None:
+        assert isinstance(part, Layer)
+        if part.phase is None:
+            super().update(vector, part, factor, round)
+            return
+        result = part.phase.room
+        result[: self._notes] = vector[: self._notes]
+        for here, there in self._pairs(part):
+            result[here] = vector[there]
+        part.phase.apply(round)
+
+    def _pairs(self, layer: Layer) -> Iterator[tuple[slice, slice]]:
+        """Where each tensor lies in the layer's own vector, and in that of the model."""
+        assert layer.phase is not None
+        for name, at in layer.phase.places.items():
+            span = self._spans[self._called[layer.index][name]]
+            yield at, slice(span.start, span.stop)
 
 
 def _together(vector: Bytes, spans: Sequence[VectorSpan]) -> torch.Tensor:

@@ -257,8 +257,8 @@ class World:
             case msg.Finish():
                 worker.done = True
 
-    def apply(self, worker: Worker) -> None:
-        worker.updates = {layer: updates + 1 for layer, updates in worker.updates.items()}
+    def apply(self, worker: Worker, after: int | None = None) -> None:
+        worker.updates = {layer: updates + 1 if after is None else after for layer, updates in worker.updates.items()}
         worker.phase, worker.contributed = StepPhase.COMPUTE, False
         worker.outgoing.append(msg.Stepped(generation=worker.generation, step=worker.step))
         if worker.step >= self.steps:

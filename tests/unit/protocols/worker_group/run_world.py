@@ -16,6 +16,7 @@ from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.phases import GroupPhase
+from chaos_protocols.worker_group.round_steps import RoundSteps
 from chaos_protocols.worker_group.tags import StepPhase
 
 SPECS = msg.RunSpecs(
@@ -24,10 +25,18 @@ SPECS = msg.RunSpecs(
 
 
 class RunWorld(World):
-    """`outages`: how often the daemon goes away. `others`: whether there are other sites, which have the state."""
+    """`outages`: how often the daemon goes away. `others`: whether there are other sites, which have the state.
+    `every`: local steps of a round; `steps` are rounds here."""
 
-    def __init__(self, seed: int, *, outages: int, others: bool, clipped: bool, **of_the_group: int) -> None:
+    def __init__(
+        self, seed: int, *, outages: int, others: bool, clipped: bool, steps: int, every: int = 0, **of_the_group: int
+    ) -> None:
         self.outages, self.others, self.clipped = outages, others, clipped
+        self.every, self.rounds, self.last = every, RoundSteps(every), steps
+        self.alone = 0
+        """Local steps that were committed."""
+        self.ended_early = 0
+        """Phases that a result of the others has ended."""
         self.round = 0
         """Of the run: the last one that is decided."""
         self.active = False
@@ -50,10 +59,10 @@ class RunWorld(World):
         """The state lies where it was brought from; no result was applied to it since."""
         self.sound: dict[int, bool] = {}
         """Of a generation: whether a worker that comes into its plan gets a state from its peers."""
-        super().__init__(seed, **of_the_group)
+        super().__init__(seed, steps=self.rounds.begin(steps), **of_the_group)
 
     def hello(self, number: int) -> msg.GroupHello:
-        return hello(number, run=SPECS, clip_norm=1.0 if self.clipped else None)
+        return hello(number, run=SPECS, clip_norm=1.0 if self.clipped else None, every=self.every)
 
     # ---- what the daemon may do
 
@@ -68,7 +77,7 @@ class RunWorld(World):
         idle = self.loading is None and self.applying is None
         if idle and self.damaged is not None:
             found += [("bring_part", 0)] * (self.damaged < self.round) + [("copy_part", 0)] * (not self.asked_for)
-            if self.others and self.round < self.steps - 1:
+            if self.others and self.round < self.last - 1:
                 found.append(("go_on", 0))
         if idle and self.has is None and not self.asked_for:
             found.append(("load", 0))
@@ -76,7 +85,7 @@ class RunWorld(World):
             found.append(("bring", 0))
         elif idle and not self.active:
             found += [("train", 0), ("snapshot", 0)]
-            if self.others and self.round < self.steps - 1:
+            if self.others and self.round < self.last - 1:
                 found.append(("go_on", 0))
         elif idle and self.given is not None:
             found += [("decide", 0), ("snapshot", 0)]
@@ -176,7 +185,8 @@ class RunWorld(World):
         match message:
             case wire.RoundContributed(round=round, weight=weight):
                 assert self.active and round == self.round + 1 and weight == 16.0
-                assert set(self.contribution.values()) == {round - 1}, "all layers' parts of this round lie there"
+                step = self.rounds.begin(round) - 1
+                assert set(self.contribution.values()) == {step}, "all layers' parts of this round lie there"
                 self.given = round
             case wire.UpdateStarted(round=round):
                 assert round == self.applying
@@ -212,7 +222,8 @@ class RunWorld(World):
         worker = self.workers[number]
         assert worker.whole and not worker.part, "nobody computes with a state that is none"
         super().compute(number)
-        if worker.phase is StepPhase.REDUCED and worker.order is not None:
+        gives = self.rounds.gives(worker.step)
+        if worker.phase is StepPhase.REDUCED and worker.order is not None and gives:
             for layer in worker.order.lowest:
                 self.contribution[layer] = worker.step
 
@@ -248,18 +259,28 @@ class RunWorld(World):
         generation, step, order = worker.generation, worker.step, worker.order
         assert order is not None
         match message:
-            case msg.CommitStep(hold=hold):
-                assert worker.whole and self.result == step + 1, "the result of this round lies there"
+            case msg.CommitStep(hold=hold, shared=False):
+                if worker.phase is not StepPhase.REDUCED:
+                    return
+                assert worker.whole and not worker.part and not self.rounds.gives(step) and message.after == step + 1
+                self.alone += 1
                 worker.holds = hold
                 self.apply(worker)
+            case msg.CommitStep(hold=hold):
+                round = self.rounds.round_of(step) + 1
+                assert worker.whole and self.result == round, "the result of this round lies there"
+                assert message.after == self.rounds.begin(round)
+                self.ended_early += not self.rounds.gives(step)
+                worker.holds = hold
+                self.apply(worker, message.after)
             case msg.Compute():
                 worker.holds = False
             case msg.WriteState():
                 assert worker.whole
-                self.shared.update(dict.fromkeys(order.lowest, step))
+                self.shared.update(dict.fromkeys(order.lowest, self.rounds.round_of(step)))
                 worker.outgoing.append(msg.StateWritten(generation=generation, step=step))
             case msg.TakeState(step=taken):
-                assert set(self.shared.values()) == {taken}
+                assert {self.rounds.begin(each) for each in self.shared.values()} == {taken}
                 worker.updates = dict.fromkeys(worker.updates, taken)
                 worker.part = False
                 worker.whole, worker.holds, worker.phase, worker.contributed = True, True, StepPhase.COMPUTE, False
@@ -280,4 +301,5 @@ class RunWorld(World):
             return
         if self.machine.phase is GroupPhase.TRAINING:
             steps = {w.step for w in self.workers.values() if w.alive and w.trains and w.whole and w.updates}
-            assert not steps or max(steps) - min(steps) <= 1, "survivors differ by at most one update"
+            assert len(steps) <= 2, "survivors differ by at most one update"
+            assert self.every or not steps or max(steps) - min(steps) <= 1

@@ -24,6 +24,28 @@ def test_a_group_keeps_its_word_to_the_run_whatever_dies_or_goes_away(seed: int)
     check(world)
 
 
+def test_local_steps_are_the_sites_own_and_a_round_ends_them_whatever_dies() -> None:
+    """No step applied twice, all holders at the same, and the common state is never touched but by a result."""
+    alone = ended_early = rescued = 0
+    for seed in range(300):
+        world = RunWorld(
+            seed,
+            workers=2 + seed % 4,
+            spares=seed % 3,
+            restarts=seed % 5,
+            faults=seed % 7,
+            steps=2 + seed % 4,
+            every=1 + seed % 4,
+            outages=seed % 4,
+            others=seed % 2 == 0,
+            clipped=seed % 3 == 0,
+        )
+        world.run()
+        check(world)
+        alone, ended_early, rescued = alone + world.alone, ended_early + world.ended_early, rescued + world.rescued
+    assert alone and ended_early and rescued
+
+
 def test_load_costs_no_state_that_other_sites_do_not_have() -> None:
     """Where they have it, who hangs is killed as ever: the run does not wait for it."""
     sacrificed = 0
@@ -51,7 +73,7 @@ def check(world: RunWorld) -> None:
     text = world.ended
     assert text is not None
     if not text:
-        assert world.round == world.steps, "also where one dies as it takes the last state, which is told no more"
+        assert world.round == world.last, "also where one dies as it takes the last state, which is told no more"
         assert {w.step for w in world.workers.values() if w.done and w.updates} == {world.steps}
     else:
         reasons = ("No further worker is on its way", "no other site has the state", "no worker with state is left")

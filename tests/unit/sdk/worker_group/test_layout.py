@@ -12,11 +12,13 @@ from tests.integration import site_training
 
 from chaos.frameworks import framework_of
 from chaos.frameworks.base import Bytes
+from chaos.sync import DiLoCo
+from chaos.sync.base import Part
 from chaos.sync.every_step import EveryStepSession
 from chaos.worker_group.layers import Layer, MakeOptimizer, MakeScheduler, chain
 from chaos.worker_group.layout import ModelLayout
 from chaos.worker_group.others import LayersSession
-from chaos.worker_group.vectors import LayerVectors
+from chaos.worker_group.vectors import LayerVectors, LocalVectors
 from chaos_protocols.wire.state_spec import first_difference, state_spec
 from chaos_protocols.wire.worker import StateSpec
 
@@ -168,6 +170,49 @@ def starts(layout: ModelLayout) -> list[int]:
     for slot in layout.slots[:-1]:
         found.append(found[-1] + slot.size_bytes)
     return found
+
+
+def test_with_local_steps_state_and_vector_are_those_of_an_ordinary_script(make: MakeOptimizer) -> None:
+    """Of a phase of two steps on the same gradients, and of its result."""
+    mode = DiLoCo(every=2, warmup_rounds=1)
+    torch.manual_seed(3)
+    module = model()
+    optimizer = make([p for p in module.parameters() if p.requires_grad])
+    scheduler = SCHEDULES[make](optimizer) if make in SCHEDULES else None
+    script = mode.start(
+        framework_of(module, optimizer, scheduler, arrays=None, apply=None, gradients=None, set_to_none=True)
+    )
+    torch.manual_seed(3)
+    other = model()
+    layers, schedule = chain(list(other)), SCHEDULES.get(make)
+    for layer in layers:
+        layer.train_with(make, schedule, mode)
+    layout = ModelLayout(other, layers, make, None, schedule, mode)
+    vectors, spec = LocalVectors(layout), spec_of(script)
+    assert first_difference(vectors.state, spec) == "" and vectors.state == spec
+    assert vectors.contribution == script.contribution
+    for round in (1, 2, 3):
+        for step in (1, 2):
+            for mine, same in zip(module.parameters(), other.parameters(), strict=True):
+                if mine.requires_grad:
+                    mine.grad = torch.full_like(mine, 0.01 * round + step)
+                    same.grad = None
+            script.stepped(Part())
+            for layer in layers:
+                if layer.parameters:
+                    gradient = torch.full((layer.gradient_size,), 0.01 * round + step, dtype=layer.gradient_dtype)
+                    layer.update(gradient, round)
+        given, wanted = (np.zeros(script.contribution.size_bytes, dtype=np.uint8) for _ in range(2))
+        script.contribute(wanted, round)
+        for layer in layers:
+            vectors.give(given, layer, None)
+        assert bytes(given) == bytes(wanted) and given.any()
+        script.apply(wanted, round)
+        written = np.zeros(spec.size_bytes, dtype=np.uint8)
+        for layer in layers:
+            vectors.update(wanted, layer, 1.0, round)
+            vectors.write(written, layer)
+        assert bytes(written) == bytes(region(script, spec)), round
 
 
 def test_a_clipped_chain_is_told_apart_from_an_ordinary_script() -> None:

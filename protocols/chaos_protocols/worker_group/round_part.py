@@ -1,0 +1,64 @@
+"""What a site of several workers has of the step under way: its own sums, and what it has given of them to a round."""
+
+from __future__ import annotations
+
+import math
+
+from chaos_protocols.wire import worker as wire
+from chaos_protocols.worker_group.commit import NotFinite, StepCollector
+from chaos_protocols.worker_group.messages import CommitStep
+from chaos_protocols.worker_group.tags import Step
+
+
+class RoundPart:
+    """Owned by the member. `own`: what this site's own gradients came to; None: nothing that could be given, and
+    `refused` says why."""
+
+    def __init__(self) -> None:
+        self.own: CommitStep | None = None
+        self.given: wire.RoundContributed | wire.RoundSkipped | None = None
+        self.refused = ""
+
+    def summed(self, collector: StepCollector) -> None:
+        """All workers have the sums."""
+        self.own, self.refused = None, ""
+        try:
+            self.own = collector.summed()
+        except NotFinite as error:
+            self.refused = str(error)
+
+    def begins(self, step: Step) -> None:
+        """A plan is executed from this step on: what was not given of it is computed anew."""
+        if self.own is not None and (self.given is None or self.own.step != step):
+            self.own = None
+
+    def give(self, round: int, weight: float) -> wire.RoundContributed | wire.RoundSkipped:
+        """What is said of it."""
+        if self.own is None:
+            self.given = wire.RoundSkipped(round=round, reason=self.refused)
+        else:
+            self.given = wire.RoundContributed(round=round, weight=weight)
+        return self.given
+
+    def take(self) -> CommitStep | None:
+        """The step is over; its own sums, if there are some."""
+        own, self.own, self.given = self.own, None, None
+        return own
+
+    def commit_of(
+        self, order: wire.ApplyResult, step: Step, to: Step, *, factor: float, norm: float | None, hold: bool
+    ) -> CommitStep:
+        """The result of a round is the commit, and the step is over. `norm`: of the result, where it matters."""
+        own = self.take()
+        return CommitStep(
+            step=step,
+            to=to,
+            divisor=1.0,
+            factor=factor,
+            loss=math.nan if own is None else own.loss,
+            norm=norm if norm is not None else math.nan if own is None else own.norm,
+            shared=True,
+            void=order.void,
+            hold=hold,
+            digest=order.digest,
+        )

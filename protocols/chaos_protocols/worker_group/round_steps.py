@@ -1,0 +1,49 @@
+"""Which steps of a worker group make a round of its run (decision 0026).
+
+A step leads from one state of the workers to the next. Without local steps each is a round: its commit is the round's
+result. With `every` local steps a round takes one step more: those, which the site commits by itself, then one that
+computes nothing, gives how far they have led, and is committed by the result. So at any time a step says where all
+workers stand, within a phase, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaos_protocols.worker_group.tags import Step
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSteps:
+    """`every`: local steps of a round; 0: there are none, and each step is a round."""
+
+    every: int = 0
+
+    def round_of(self, step: Step) -> int:
+        """The round whose end is the common state, as long as the workers are at this step."""
+        return step // (self.every + 1)
+
+    def begin(self, round: int) -> Step:
+        """The first step after the end of a round."""
+        return round * (self.every + 1)
+
+    def gives(self, step: Step) -> bool:
+        """Whether the site gives to a round with it, and only its result commits it."""
+        return self.position(step) == self.every
+
+    def position(self, step: Step) -> int:
+        """How many local steps of the phase are in the state."""
+        return step % (self.every + 1)
+
+    def computes(self, step: Step) -> bool:
+        """Whether micro-batches are computed in it."""
+        return not (self.every and self.gives(step))
+
+    def updates(self, step: Step) -> int:
+        """How many global batches came before it."""
+        return self.round_of(step) * self.every + self.position(step) if self.every else step
+
+    def after(self, updates: int) -> Step:
+        """The step with which everything ends that so many global batches lead to: `updates` is a multiple of
+        `every`."""
+        return self.begin(updates // self.every) if self.every else updates

@@ -1,0 +1,166 @@
+"""Stages with local steps between rounds: real workers, real daemons, and what dies within a phase."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.integration import local_training
+from tests.integration.test_institutions import ended, fast_when, sites
+from tests.rigs.site import Site, wait_for
+from tests.rigs.worker_group import Ran, launch, train
+
+from chaos_planner.pipelines.plans.layout import Policy
+
+SCRIPT = Path(local_training.__file__)
+ROUNDS, EVERY = 3, 3
+Told = dict[int, dict[int, str]]
+"""Digests of the layers' parameters after each round."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def training(kind: str, folder: Path, **more: Any) -> dict[str, Any]:
+    fixed = {"kind": kind, "every": EVERY, "rounds": ROUNDS, "seed": 7, "pace_s": 0.0, "fast": ""}
+    return {**fixed, "digests": str(folder / "digests"), **more}
+
+
+def told(folder: Path) -> Told:
+    """What all workers have said; two that hold one layer must have said the same."""
+    found: Told = {}
+    path = folder / "digests"
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        round, layers = json.loads(line)
+        for layer, digest in layers:
+            assert found.setdefault(round, {}).setdefault(layer, digest) == digest, (round, layer)
+    return found
+
+
+@cache
+def alone(folder: Path) -> Told:
+    """In one process, by itself."""
+    folder.mkdir()
+    local_training.stages(training("stages", folder, standalone=True))
+    return told(folder)
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return alone(tmp_path_factory.getbasetemp() / "alone")
+
+
+@pytest.mark.parametrize(
+    ("faults", "more"),
+    [
+        ("", {}),
+        ("1:4:backward", {"policies": [Policy.REROUTE]}),
+        ("2:4:update", {"policies": [Policy.DYNAMIC]}),
+        ("3:5:reduced", {"spares": 1}),
+        ("0:6:forward", {"policies": [Policy.DYNAMIC]}),
+    ],
+    ids=("undisturbed", "reroute", "pipelines", "spare", "after-a-round"),
+)
+async def test_local_steps_of_workers_by_themselves_have_the_bits_of_one_process(
+    tmp_path: Path, reference: Told, faults: str, more: dict[str, Any]
+) -> None:
+    environment = {"TRAINING": json.dumps(training("stages", tmp_path, standalone=True))}
+    ran = await train(tmp_path, dp=2, pp=2, script=SCRIPT, faults=faults, environment=environment, **more)
+    assert ran.failed == "" and len(ran.struck) == bool(faults), ran.happened
+    assert len(reference) == ROUNDS and told(tmp_path) == reference
+
+
+async def group(site: Site, **more: Any) -> Ran:
+    await asyncio.to_thread(site.start)
+    given = training("stages", site.folder, seed=11, **more.pop("training", {}))
+    options: dict[str, Any] = {"dp": 2, "pp": 2, **more}
+    return await train(
+        site.folder,
+        script=SCRIPT,
+        daemon=site.worker_socket,
+        environment={"TRAINING": json.dumps(given)},
+        **options,
+    )
+
+
+def spawn(site: Site, **more: Any) -> Any:
+    site.start()
+    environment = {
+        "CHAOS_SOCKET": str(site.worker_socket),
+        "OMP_NUM_THREADS": "1",
+        "TRAINING": json.dumps(training("ordinary", site.folder, **more)),
+    }
+    return launch(["python", str(SCRIPT)], environment, {})
+
+
+@pytest.mark.parametrize(
+    ("mode", "faults", "more"),
+    [
+        ("DiLoCo", "", {}),
+        ("LocalSGD", "", {}),
+        ("DiLoCo", "2:4:update", {"policies": [Policy.DYNAMIC]}),
+        ("DiLoCo", "1:4:backward", {"policies": [Policy.REROUTE]}),
+    ],
+    ids=("diloco", "local-sgd", "update", "backward"),
+)
+async def test_stages_and_an_ordinary_script_average_after_local_steps_whoever_dies(
+    tmp_path: Path, mode: str, faults: str, more: dict[str, Any]
+) -> None:
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, mode=mode)
+        ran = await group(many, faults=faults, training={"mode": mode}, **more)
+        await ended(process)
+    assert ran.failed == "" and len(ran.struck) == bool(faults), ran.happened
+    assert len(ran.of("round")) == ROUNDS and not ran.of("state-differed")
+    assert told(one.folder) == told(many.folder) and len(told(one.folder)) == ROUNDS
+
+
+async def test_a_lost_stage_comes_back_and_the_phase_begins_anew_from_the_anchor(tmp_path: Path) -> None:
+    rounds = 12
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        fast = str(tmp_path / "fast")
+        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=0.1, fast=fast)
+        ran = await group(
+            many,
+            dp=1,
+            pp=2,
+            restarts=1,
+            faults="1:7:backward",
+            training={"rounds": rounds},
+            watch=fast_when(tmp_path, "state-loaded"),
+        )
+        await ended(process)
+    assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened
+    assert not ran.of("state-differed")
+    here, there = told(many.folder), told(one.folder)
+    assert rounds in here and all(here[each] == there[each] for each in here if len(here[each]) == 6)
+
+
+async def test_a_site_with_stages_joins_within_a_phase_and_gives_its_state_to_a_later_one(tmp_path: Path) -> None:
+    rounds = 60
+    async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:
+        one, many, late = cluster.sites
+        fast = str(tmp_path / "fast")
+        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=0.1, fast=fast)
+        await asyncio.to_thread(wait_for, lambda: told(one.folder), "the first round")
+        stages = asyncio.create_task(group(many, training={"rounds": rounds}))
+        await asyncio.to_thread(wait_for, lambda: told(many.folder), "a round of the stages")
+        third = await asyncio.to_thread(spawn, late, rounds=rounds, pace_s=0.1, fast=fast, seed=13)
+        await asyncio.to_thread(wait_for, lambda: told(late.folder), "the third trains")
+        Path(fast).touch()
+        await ended(process)
+        await ended(third)
+        ran = await stages
+    assert ran.failed == "" and not ran.of("state-differed"), ran.happened
+    for other in (many, late):
+        found = told(other.folder)
+        assert rounds in found and all(found[each] == told(one.folder)[each] for each in found)
