@@ -33,7 +33,7 @@ class TrainsTogether(InGroup):
     def step(self) -> Applied:
         """Until one more step is applied. Raises `GroupEnded`."""
         self.line.enter()
-        repeated = 0
+        repeated, interrupted = 0, False
         applied: Applied | None = None
         try:
             while True:
@@ -42,17 +42,21 @@ class TrainsTogether(InGroup):
                         self._install()
                     applied = applied or self._held() or self._one_step(repeated)
                     if applied is not None:
-                        self._end_phase(repeated)
+                        self._end_phase(repeated, interrupted=interrupted)
                         self._check_fresh()
                         return replace(applied, step=self._rounds.updates(self._tag.step))
                 except (GenerationEnded, GroupFailed) as error:
                     repeated += self._tag.phase is not StepPhase.UPDATE and self._run is not None
+                    interrupted = applied is not None
                     self._halt(error)
         finally:
             self.line.leave()
 
-    def _end_phase(self, repeated: int) -> None:
-        """After the last local step of a phase: the round, until its result or another state is here."""
+    def _end_phase(self, repeated: int, *, interrupted: bool) -> None:
+        """After the last local step of a phase: the round, until its result or another state is here. `interrupted`:
+        under another plan, which may have begun without a whole state."""
+        if interrupted:
+            self._held()
         while not self._rounds.computes(self._tag.step):
             self._held()
             if not self._rounds.computes(self._tag.step):

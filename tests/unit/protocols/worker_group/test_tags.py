@@ -59,3 +59,18 @@ def test_a_step_whose_survivors_all_lack_the_update_is_done_again_though_nobody_
 def test_nobody_left_is_said() -> None:
     with pytest.raises(TornStep, match="no worker with state is left"):
         resume({}, 4)
+
+
+def test_the_result_of_a_round_that_ends_a_phase_early_leads_all_to_the_step_after_it() -> None:
+    """Step 5 of a round of four: one has applied the result, one is about to, one was not told yet."""
+    places = {
+        0: StepTag(generation=1, step=8, phase=StepPhase.COMPUTE),
+        1: StepTag(generation=1, step=5, phase=StepPhase.UPDATE),
+        2: StepTag(generation=1, step=5, phase=StepPhase.COMPUTE),
+    }
+    found = resume(places, 5, after=8, shared=True)
+    assert (found.step, found.again) == (8, {2})
+    with pytest.raises(TornStep):
+        resume(places, 5, after=8)
+    with pytest.raises(TornStep):
+        resume({**places, 2: StepTag(generation=1, step=4, phase=StepPhase.COMPUTE)}, 5, after=8, shared=True)
