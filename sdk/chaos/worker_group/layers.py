@@ -153,12 +153,10 @@ class Layer(HeldPart):
         self._schedule: MakeScheduler | None = None
         self._mode: DiLoCo | None = None
         self._optimizer: torch.optim.Optimizer | None = None
-        self.phase: LocalPhase | None = None
-        """Of a mode with local steps."""
+        self.phase: LocalPhase | None = None  # of a mode with local steps
         self._framework: TorchFramework | None = None
         self._all = list(module.parameters())
-        self.adds = True
-        """Whether its backward pass can add to gradients that are there."""
+        self.adds = True  # whether its backward pass can add to gradients that are there
         self._plain: list[TensorItem] = []
         self.stepped: list[torch.nn.Parameter] = []
         """Its parameters in the order of its optimizer."""
@@ -255,8 +253,8 @@ class Layer(HeldPart):
         """The memory is given back."""
         if self.held:
             self.held = False
-            self._framework, self._items, self._plain, self.stepped = None, (), [], []
-            self.phase = self._optimizer = None
+            self._framework = self.phase = None
+            self._optimizer, self._items, self._plain, self.stepped = None, (), [], []
             self.module.to("meta")
             self._all = list(self.module.parameters())
 
@@ -303,8 +301,7 @@ class Layer(HeldPart):
             self.phase.goes_on(step)
 
     def begins_anew(self, round: int) -> None:
-        """With a fresh inner optimizer: what that kept belongs to a phase that is dropped, and where all holders were
-        lost nobody has it; so all holders have the same."""
+        """With a fresh inner optimizer, as where nobody has it any more: so all holders have the same."""
         if self.phase is not None and self._optimizer is not None:
             self._optimizer.state.clear()
             self.phase.begins_anew(round)
