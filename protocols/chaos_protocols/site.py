@@ -68,6 +68,8 @@ class SiteMachine(SiteParts):
             self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler, self.link_keys
         )
         self._timer_s: float | None = None
+        self._deposed = False
+        """This site gave up the role, and has not looked since whether it may lead again."""
         self.parts = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
@@ -239,11 +241,13 @@ class SiteMachine(SiteParts):
             self.record("election", self.facts.name, reason, "done", None, f"scheduler of term {term}")
         else:
             self.scheduler.retire()
+            self._deposed = True
             self.record("election", self.facts.name, reason, "", None, f"no longer the scheduler (term {term})")
 
     def _look_for_the_leader(self) -> None:
-        """Links came or went, here or elsewhere: is it still to be reached?"""
-        if not self.network.take_change():
+        """Links came or went, here or elsewhere, or this site gave up the role: is the leader still to be reached?"""
+        looks, self._deposed = self.network.take_change() or self._deposed, False
+        if not looks:
             return
         leader = self.raft.leader
         if leader is None and self.raft.waits_alone and self._reaches_all():

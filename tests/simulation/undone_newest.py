@@ -88,4 +88,15 @@ NEWEST = (
         ),
         test="test_parts:test_while_the_round_of_the_plan_is_not_done_it_says_who_will_send_the_rest_of_the_state",
     ),
+    Undone(
+        row=109,
+        patches=(
+            Patch(
+                "chaos_protocols.site:SiteMachine._role_changed",
+                "self._deposed = True",
+                "self._deposed = False",
+            ),
+        ),
+        test="test_failures:test_a_sole_voter_that_a_newer_term_deposed_leads_again_at_once_where_it_reaches_all",
+    ),
 )

@@ -34,6 +34,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 )
 
 from chaos_protocols import events
+from chaos_protocols.agreement.raft.messages import AppendResponse
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.names import SiteId
@@ -42,6 +43,7 @@ from chaos_protocols.wire.control import (
     JoinRequest,
     LinkRequest,
     LinkStateAdvertisement,
+    RaftEnvelope,
     RoundStatusQuery,
     RoundStatusReply,
 )
@@ -121,6 +123,18 @@ def test_who_was_restarted_waits_for_nobody_that_the_roster_does_not_have() -> N
     assert not bench.machine.scheduler.leading
     bench.up(B)
     assert bench.machine.scheduler.leading
+
+
+def test_a_sole_voter_that_a_newer_term_deposed_leads_again_at_once_where_it_reaches_all() -> None:
+    """A former voter is in a newer term: no link has to come or go for the site of every vote to look again."""
+    bench = Bench(A, roster_of(A, B, C), voters=(A,)).up(B, C)
+    term = bench.machine.raft.term + 1
+    newer = AppendResponse(
+        term=term, success=False, match_index=0, previous_index=0, conflict_index=1, last_index=0, tenure=1
+    )
+    bench.hear(B, RaftEnvelope(message=newer))
+    assert bench.machine.raft.term == term + 1 and bench.machine.scheduler.leading
+    assert bench.machine.roster.site_ids() == (A, B, C)
 
 
 def test_what_was_said_of_an_earlier_start_of_this_site_is_no_word_of_the_present_link() -> None:
