@@ -99,4 +99,15 @@ NEWEST = (
         ),
         test="test_failures:test_a_sole_voter_that_a_newer_term_deposed_leads_again_at_once_where_it_reaches_all",
     ),
+    Undone(
+        row=110,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_offers:RestoreOffers.newest_of",
+                "fresh = not request.worker_round",
+                "fresh = False",
+            ),
+        ),
+        test="test_operator:test_a_fresh_worker_does_not_hide_the_older_checkpoint_on_its_sites_disk",
+    ),
 )

@@ -109,7 +109,8 @@ class RestoreOffers:
         request = self._join_requests.get(site)
         if request is None:
             return None
-        worker = (request.lineage or self._facts.roster.restore_epoch, request.worker_round)
+        fresh = not request.worker_round  # of no history, whatever its daemon calls it
+        worker = (0, 0) if fresh else (request.lineage or self._facts.roster.restore_epoch, request.worker_round)
         stored = request.checkpoint
         if stored is None or stored.spec_digest != request.model.spec_digest:
             return worker

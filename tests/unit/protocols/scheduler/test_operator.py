@@ -255,6 +255,21 @@ def test_a_site_that_came_back_with_nothing_newer_is_not_waited_for_though_no_li
     assert adopted(bench) == (B, LATEST - 3)
 
 
+def test_a_fresh_worker_does_not_hide_the_older_checkpoint_on_its_sites_disk() -> None:
+    """The run had gone on from it when every worker died; no link leads to its site yet (seed 4000511, 7 sites)."""
+    bench = standing(B, departed=(failed(lineage=9),), restore_epoch=9)
+    asks(bench, B)
+    hello(bench)
+    request = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=2, neighbours=(C,), model=MODEL, worker_round=0,
+        checkpoint=disk(LATEST - 3, lineage=3), versions=SPOKEN, lineage=9,
+    )  # fmt: skip
+    bench.hear(D, request, by=B, incarnation=2)
+    alive(bench, B, seconds=1.0)
+    assert adopted(bench) is None
+    assert "site d (no link leads to it)" in waits(bench, B)
+
+
 def test_what_a_site_asked_before_it_was_let_in_says_nothing_when_it_comes_again() -> None:
     """D came back in the life in which it failed. Its first word, from before it was let in, is repeated to a scheduler
     that was started since (seed 4753, 3 sites)."""
