@@ -40,6 +40,7 @@ from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.lost_results import LostResults
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.notices import NothingToClipAround, PartGivenUp, RoundCompleted, StateLost, StatesDiffer
+from chaos_protocols.rounds.phases import RoundPhase
 from chaos_protocols.rounds.reached import ReachedRound
 from chaos_protocols.state.machine import StateComes, WorkerState
 from chaos_protocols.state.worker_session import WorkerSession
@@ -304,6 +305,22 @@ class Participation:
         if self.state.transfer_failed(event.transfer, event.reason):
             self.client.ask_soon()
 
+    def _part_with_a_promise(self) -> None:
+        """A part of a state waits to be brought to the round of its plan, which nobody does any more (spec 11.18)."""
+        fetch, steps = self.state.fetch, self._network.steps
+        if (
+            not self._rounds.delivery.is_damaged
+            or fetch.plan is None
+            or self._rounds.completed_round >= fetch.plan.round
+        ):
+            return
+        heard = [steps.of(source) for source in fetch.sources()]
+        trains = any(step is not None and step.phase != RoundPhase.STANDBY.value for step in heard)
+        if fetch.is_promised_in_vain(trains=trains):
+            reason = f"none of its sources works at round {fetch.plan.round} any more"
+            if self.state.transfer_failed(fetch.plan.transfer, reason):
+                self.client.ask_soon()
+
     def state_restored(self, event: events.StateRestored) -> None:
         """What lay in this site is in the worker's region."""
         self._follow_up(self.state.restored(event.attempt))
@@ -359,6 +376,7 @@ class Participation:
             self.client.tell(self.report())
         self.catch_up.report()
         self.catch_up.beat()
+        self._part_with_a_promise()
         self.hold.beat()
         if self.client.is_due:
             self._asking.ask()

@@ -204,8 +204,7 @@ class Pause:
         fetch, brought = self._state.fetch, self._rounds.delivery.is_damaged
         if fetch.plan is None or (fetch.waits and not brought) or fetch.verified_bytes or not self._lacks_state():
             return None
-        sources = sorted({part.source for part in fetch.plan.ranges})
-        return Cause.STATE_PROMISED.told(round=fetch.plan.round, sites=_named(sources))
+        return Cause.STATE_PROMISED.told(round=fetch.plan.round, sites=_named(fetch.sources()))
 
     def _why_transfer_stands(self) -> Why | None:
         """Some of the state has come, and no more comes: how far it is, and who owes the rest."""
@@ -213,8 +212,9 @@ class Pause:
         plan = fetch.stands()
         if plan is None:
             return None
-        sources = sorted({part.source for part in plan.ranges})
-        told = [f"{short(site)} ({'linked, sends nothing' if links.is_up(site) else 'no link'})" for site in sources]
+        told = [
+            f"{short(site)} ({'linked, sends nothing' if links.is_up(site) else 'no link'})" for site in fetch.sources()
+        ]
         return Cause.TRANSFER_STANDS.told(
             round=plan.round, done=f"{fetch.verified_bytes:,}", size=f"{plan.state_bytes:,}",
             percent=100 * fetch.verified_bytes // plan.state_bytes, sources=", ".join(told[:LINKS_TOLD_MAX]),

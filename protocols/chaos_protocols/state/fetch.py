@@ -53,6 +53,8 @@ class StateFetch:
         """What the worker will have by the plan."""
         self._waits = False
         """The plan is taken, and not begun: there is no worker, or its region is not free yet."""
+        self._idle_since_s: float | None = None
+        """Since when none of the sources trains whose round such a plan waits for."""
 
     def is_new(self, plan: ReplicationPlan) -> bool:
         """It was not tried yet."""
@@ -67,7 +69,7 @@ class StateFetch:
         self._links.reach({part.source for part in plan.ranges})
         records = (roster.record(part.source) for part in plan.ranges)
         self._served_by = {record.site: record.incarnation for record in records if record is not None}
-        self._gone = set()
+        self._gone, self._idle_since_s = set(), None
 
     def start(self) -> bool:
         """Begin, if there is a plan, and a worker that gives its region."""
@@ -130,6 +132,21 @@ class StateFetch:
     def _has_gone(self, source: SiteId, roster: Roster) -> bool:
         record = roster.record(source)
         return record is None or record.incarnation != self._served_by.get(source)
+
+    def sources(self) -> tuple[SiteId, ...]:
+        """Of the plan."""
+        return () if self.plan is None else tuple(sorted({part.source for part in self.plan.ranges}))
+
+    def is_promised_in_vain(self, *, trains: bool) -> bool:
+        """A plan that waits for its round, at which no source has worked for `transfer_stall_s`: they lost the state
+        before they could copy it. `trains`: some source does now."""
+        if trains or not self.waits:
+            self._idle_since_s = None
+            return False
+        now_s = self._outbox.now_s
+        if self._idle_since_s is None:
+            self._idle_since_s = now_s
+        return now_s - self._idle_since_s > self._outbox.settings.transfer_stall_s
 
     def completed(self) -> None:
         """The worker has the state, and is promoted."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, training_member, views
-from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, D, record, sent
+from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, D, heartbeat, record, sent
 from tests.unit.protocols.state.test_local_checkpoint import copied, keeper
 
 from chaos_protocols import events
@@ -78,6 +79,30 @@ def test_while_the_round_of_the_plan_is_not_done_it_says_who_will_send_the_rest_
     bench.alive(SETTINGS.stateless_s + 0.5)
     why = bench.machine.participation.pause.why()
     assert why is not None and why.cause is Cause.STATE_PROMISED and B[:8] in why.text and "round 4:" in why.text
+
+
+def promised(phase: str) -> Follower:
+    """D waits for round 4, and its only source says for longer than the stall time that it is in this phase."""
+    bench = member_at_one()
+    damaged_hello(bench, 1)
+    agreed_plan(bench, 4)
+    bench.taken()
+    said = msgspec.structs.replace(heartbeat(), phase=phase)
+    for number in range(1, int(SETTINGS.transfer_stall_s) + 4):
+        bench.hear(B, msgspec.structs.replace(said, sequence=number))
+        bench.alive(1.0)
+    return bench
+
+
+def test_who_waits_for_a_round_that_no_source_works_at_any_more_asks_anew() -> None:
+    """The source's worker died before it could copy its state, and it alone trained (seed 4001431, 3 sites)."""
+    bench = promised("standby")
+    assert bench.machine.participation.state.fetch.plan is None and sent(bench.out, StateRequest)
+
+
+def test_who_waits_for_a_round_that_a_source_works_at_goes_on_waiting() -> None:
+    bench = promised("compute")
+    assert bench.machine.participation.state.fetch.plan is not None and not sent(bench.out, StateRequest)
 
 
 def test_where_a_result_since_is_gone_all_of_the_state_comes() -> None:
