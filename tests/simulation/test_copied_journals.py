@@ -91,6 +91,40 @@ def test_an_entry_that_an_older_daemon_commits_after_its_copy_has_committed_anot
         run.oracle._committed(node, run._core(older.disk, term=1), 0, final=True)
 
 
+def test_both_daemons_of_a_copied_machine_may_lead_one_term_and_commit_different_entries() -> None:
+    run = _Run()
+    older = run.copy(A)
+    run.commits(1, run.nodes[A], run.nodes[B])
+    other = LogEntry(index=1, term=1, command=b"of the older", configuration=None)
+    for node in (older, run.nodes[C]):
+        node.disk.entries.append(other)
+    last: Any = run.nodes[C]
+    with pytest.raises(NotPromised, match="another entry 1"):
+        run.oracle._committed(last, run._core(older.disk, term=1), 0, final=True)
+
+
+def test_a_round_of_what_an_older_daemon_agreed_with_its_own_journal_alone_ends_the_judgement() -> None:
+    """The last entry may be the same one: a round that both have resolved, say."""
+    run = _Run()
+    older = run.copy(A)
+    run.commits(1, run.nodes[A], run.nodes[B])
+    run.commits(2, run.nodes[A], run.nodes[B])
+    run.oracle.one_history(A, 2)  # it has nothing: both gave to one round of one history
+    older.disk.entries.append(LogEntry(index=1, term=1, command=b"of the older", configuration=None))
+    older.disk.entries.append(run.nodes[A].disk.entries[1])
+    run.oracle.one_history(A, 0)
+    run.oracle.one_history(B, 2)
+    with pytest.raises(NotPromised, match="has come to entry 2 otherwise"):
+        run.oracle.one_history(A, 2)
+
+
+def test_a_round_of_what_both_daemons_agree_on_is_judged() -> None:
+    run = _Run()
+    older = run.copy(A)
+    run.commits(1, older, run.nodes[B])
+    run.oracle.one_history(A, 1)
+
+
 def test_two_entries_of_one_index_where_no_machine_was_copied_are_a_violation() -> None:
     run = _Run()
     run.commits(1, run.nodes[A], run.nodes[B], term=2)

@@ -290,11 +290,21 @@ class AgreementOracle:
         return lacking
 
     def _on_older_alone(self, entry: LogEntry) -> bool:
-        """Of the two journals that a copied machine has made of one, only the older has it."""
+        """Of the two journals that a copied machine has made of one, only the older has it. Both daemons may have led
+        the same term."""
         return any(
-            holds(older, entry.index, entry.term) and not holds(self._nodes[site].disk, entry.index, entry.term)
+            holds_entry(older, entry) and not holds_entry(self._nodes[site].disk, entry)
             for site, older in self._older.items()
         )
+
+    def one_history(self, site: str, index: int) -> None:
+        """Ends the judgement where the older daemon of this site has come to this entry over others than the run: with
+        its own journal alone as a majority it leads what is another run by now (docs/security.md)."""
+        older = self._older.get(site)
+        if older is not None and any(
+            self.log.get(one.index, one) != one for one in older.entries if one.index <= index
+        ):
+            self._end(f"the older daemon of {site}, whose machine had been copied, has come to entry {index} otherwise")
 
     def _has(self, site: str, entry: LogEntry, *, older: bool) -> bool:
         disks = [self._nodes[site].disk]
@@ -325,6 +335,16 @@ def holds(disk: Any, index: int, term: int) -> bool:
     if not entries or not entries[0].index <= index <= entries[-1].index:
         return False
     return bool(entries[index - entries[0].index].term == term)
+
+
+def entry_on(disk: Any, index: int) -> LogEntry | None:
+    """None: it is not there, or in a snapshot."""
+    return next((entry for entry in disk.entries if entry.index == index), None)
+
+
+def holds_entry(disk: Any, entry: LogEntry) -> bool:
+    """The same, and no other entry of that term."""
+    return holds(disk, entry.index, entry.term) and entry_on(disk, entry.index) in (None, entry)
 
 
 def may_be_apart(one: set[str], other: set[str]) -> bool:

@@ -171,6 +171,7 @@ class RoundsOracle:
         given = self.given.setdefault(tag, {})
         if (before := given.get(node.site)) is not None:
             if why := before.wrong(effect, token, ready):
+                self.one_history(node.site, tag.epoch)
                 self._fail(3, f"{node.name} gives to round {tag.round} of epoch {tag.epoch} twice: {why}")
             given[node.site] = before.gone_on(effect, ready)
             return
@@ -324,6 +325,7 @@ class RoundsOracle:
             )
 
     roster_at: dict[int, Roster]
+    one_history: Callable[[str, int], None]
 
     def _roster_of(self, era: Era) -> Roster:
         return self.roster_at[era.index]
