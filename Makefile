@@ -33,7 +33,7 @@ help:  ## show this list
 demo: $(VENV)/.project  ## four hospitals train together while one joins, dies, leaves; then what they gain (3 minutes)
 	@$(BIN)/chaosd demo
 
-demo-site: $(VENV)/.project  ## four workers of one site train while one is killed, one hangs, one more is killed (a minute)
+demo-site: $(VENV)/.project  ## a site of eight workers and its neighbour train while one is killed, one hangs, a stage is lost (2 minutes)
 	@$(BIN)/python -m examples.site.demo
 
 docker-demo: $(VENV)/.project  ## six sites in containers, one network per link (root; Docker; a minute)

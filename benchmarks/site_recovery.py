@@ -46,7 +46,7 @@ RESTARTS = 3
 PLACES = (Work.FORWARD, Work.BACKWARD, Work.SUMMING, Work.UPDATE, Work.WAITING)
 
 
-def _listed(value: object) -> list[object]:
+def listed(value: object) -> list[object]:
     """A field of an event that is a list."""
     assert isinstance(value, list | tuple)
     return list(value)
@@ -88,7 +88,7 @@ class Struck:
     def digests(self) -> dict[int, list[str]]:
         """Step to the digests of all layers."""
         steps = [each for each in self.happened if each.kind == "step"]
-        return {int(str(each.fields["step"])): [str(d) for d in _listed(each.fields["digests"])] for each in steps}
+        return {int(str(each.fields["step"])): [str(d) for d in listed(each.fields["digests"])] for each in steps}
 
 
 async def strike(
@@ -110,10 +110,10 @@ async def strike(
         found.happened.append(entry)
         last = found.strikes[-1] if found.strikes else None
         if last is not None:
-            _follow(last, entry)
+            follow(last, entry)
         if entry.kind == "plan":
             training.clear()
-            training.update(int(str(worker)) for worker in _listed(entry.fields["workers"]))
+            training.update(int(str(worker)) for worker in listed(entry.fields["workers"]))
         changed.set()
 
     steps = (len(plan) + 1) * (STEPS_BETWEEN + 1)
@@ -152,7 +152,7 @@ async def _strikes(
     for work, number in plan:
         await _steps_done(found, changed)
         chosen = draw.choice(sorted(training))
-        await asyncio.to_thread(_until, controller, chosen, work)
+        await asyncio.to_thread(until_it_does, controller, chosen, work)
         entry = Strike(worker=chosen, work=work, number=number, steps_before=max(found.digests, default=0))
         found.strikes.append(entry)
         pid = controller.pid(chosen)
@@ -160,7 +160,7 @@ async def _strikes(
         os.kill(pid, number)
 
 
-def _until(controller: Controller, worker: int, work: Work) -> None:
+def until_it_does(controller: Controller, worker: int, work: Work) -> None:
     """Look at its word until it says so; on a thread, since a word in memory gives no event."""
     while (reading := controller.reading(worker)) is not None and reading.work is not work:
         time.sleep(0.0002)
@@ -178,7 +178,7 @@ async def _steps_done(found: Struck, changed: asyncio.Event) -> None:
         await changed.wait()
 
 
-def _follow(last: Strike, entry: Happened) -> None:
+def follow(last: Strike, entry: Happened) -> None:
     """Note the first of each kind after the strike."""
     match entry.kind:
         case "worker-lost" if not last.seen_s and entry.fields["worker"] == last.worker:
@@ -201,8 +201,13 @@ def alone(arguments: Sequence[str], steps: int) -> list[list[str]]:
         out = Path(folder) / "digests.json"
         command = [sys.executable, str(SCRIPT), "--steps", str(steps), "--digests", str(out), *arguments]
         subprocess.run(command, check=True, timeout=LIMIT_S, env={**os.environ, "OMP_NUM_THREADS": "1", **ALONE})
-        digests: list[list[str]] = json.loads(out.read_text(encoding="utf-8"))
-        return digests
+        return [digests for _, digests in sorted(digests_in(out).items())]
+
+
+def digests_in(path: Path) -> dict[int, list[str]]:
+    """What `train.py --digests` has written so far: step to the digests of all layers."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return dict(json.loads(line) for line in lines if line.endswith("\n"))
 
 
 def equal(found: Struck, expected: Sequence[Sequence[str]]) -> bool:
@@ -223,7 +228,7 @@ async def come_back(count: int, *, dp: int, pp: int) -> list[Mapping[str, float]
 
     def happened(entry: Happened) -> None:
         if entry.kind == "plan":
-            training[:] = [int(str(worker)) for worker in _listed(entry.fields["workers"])]
+            training[:] = [int(str(worker)) for worker in listed(entry.fields["workers"])]
         elif entry.kind == "training" and entry.fields["generation"] == 1:
             loop.call_later(PAUSE_S, kill)
         elif entry.kind == "recovered" and "is here" in entry.reason:

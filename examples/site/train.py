@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 
 import text_model
@@ -42,11 +43,11 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=1, help="of the order of samples, and of dropout")
     parser.add_argument("--sync", default="every-step", help="or diloco:H, local-sgd:H: a round after every H steps")
-    parser.add_argument("--digests", type=Path, help="alone: write the state's digest of each layer after each step")
+    parser.add_argument("--digests", type=Path, help="alone: a line for each step, the digests of all layers")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds of rest after each step")
     given = parser.parse_args()
     torch.set_num_threads(1)
     sync = mode(given.sync)
-    written: list[list[str]] = []
     with Coordinator() as coordinator:
         made = text_model.layers(given.width, given.blocks, 4, given.length, given.dropout)
         model = coordinator.parallelize(made, loss=text_model.loss)
@@ -61,11 +62,12 @@ def main() -> None:
         for batch in loader:
             report = model.step(batch)
             if given.digests is not None:
-                written.append([digest for _, digest in sorted(model.digests().items())])
+                digests = [digest for _, digest in sorted(model.digests().items())]
+                with given.digests.open("a", encoding="utf-8") as out:
+                    out.write(json.dumps([report.step, digests]) + "\n")
             elif model.speaks and not loader.ended:
                 print(f"step {report.step:3d}  loss {report.loss:.4f}  {1e3 * report.seconds:6.0f} ms", flush=True)
-    if given.digests is not None:
-        given.digests.write_text(json.dumps(written), encoding="utf-8")
+            time.sleep(given.pace)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import signal
@@ -238,3 +239,18 @@ async def test_a_script_that_raises_ends_the_training_with_its_words(tmp_path: P
     )
     ran = await train(tmp_path, dp=2, pp=1, script=script)
     assert "RuntimeError: the label is wrong" in ran.failed and len(ran.of("plan")) == 1
+
+
+async def test_who_is_killed_because_nobody_waits_any_more_is_not_started_anew(tmp_path: Path) -> None:
+    started: list[object] = []
+
+    def watch(_: Controller, entry: Happened) -> None:
+        if entry.kind == "worker-started":
+            started.append(entry.fields["pid"])
+        elif entry.kind == "step" and entry.fields["step"] == 1:
+            training.cancel()
+
+    training = asyncio.create_task(train(tmp_path, dp=2, pp=1, restarts=2, watch=watch))
+    with pytest.raises(asyncio.CancelledError):
+        await training
+    assert len(started) == 2

@@ -126,8 +126,7 @@ class Controller:
         self._suspicion = Suspicion(failure_timeout_s)
         self._store = GroupStore()
         self._lines = WorkerLines(self._token, said=self._received, ended=self._line_ended, unread=self._kill)
-        self._exits: dict[int, str] = {}
-        self._dying: set[int] = set()
+        self._exits, self._dying = dict[int, str](), set[int]()
         self._cycles = CyclesLater()
         self._paces, self._feedback = StepPaces(), Feedback(planner, timed)
         self._history = GroupHistory(happened, (self._paces,) if timed is None else (self._paces, timed))
@@ -193,6 +192,8 @@ class Controller:
     # ---- events
 
     def _feed(self, event: Event) -> None:
+        if self._over is not None and self._over.cancelled():
+            return  # `run` was: nobody is to be started in the place of those that are killed
         effects = self._machine.handle(event, now_s=asyncio.get_running_loop().time())
         self._cycles.follow(self._machine.phase)
         for effect in effects:

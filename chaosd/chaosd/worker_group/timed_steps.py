@@ -112,6 +112,11 @@ class TimedSteps:
         self._blow: Mark | None = None
         self.recovery: RecoveryDone | None = None
 
+    @property
+    def plan(self) -> ExecutedPlan | None:
+        """In force."""
+        return self._plans[-1] if self._plans else None
+
     def struck(self, at_s: float, text: str) -> None:
         """Somebody strikes a worker now, and says so; the loss that follows is shown with it."""
         self._blow = Mark(at_s=at_s, kind="struck", text=text)
