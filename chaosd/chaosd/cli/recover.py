@@ -92,13 +92,25 @@ def recover(
         elif origin is not None or anew:
             outcome = client.recover(site, number)
         else:
-            status, lost = client.status(), client.recovery()
-            if _has_lost_its_majority(status, lost):
+            status = client.status()
+            lost = client.recovery() if _may_lack_a_majority(status) else None
+            if lost is not None and _has_lost_its_majority(status, lost):
                 echo_lines(lost, _without, as_json=json)
             else:
                 echo_lines(status, _choices, as_json=json)
             return
     tell(outcome, "recover", as_json=json)
+
+
+def _may_lack_a_majority(status: Status) -> bool:
+    """It stands, and not because its scheduler waits for a state; or another site has recovered it."""
+    return bool(status.recovered) or (bool(status.paused) and not _lacks_a_state(status))
+
+
+def _lacks_a_state(status: Status) -> bool:
+    from chaos_protocols.causes import Cause
+
+    return status.paused_cause in (Cause.STATE_AWAITED.code, Cause.STATE_LOST.code)
 
 
 def _has_lost_its_majority(status: Status, lost: LostMajority) -> bool:
@@ -136,10 +148,9 @@ def _without(lost: LostMajority) -> Iterator[str]:
 
 def _choices(status: Status) -> Iterator[str]:
     """What an operator can decide, and what it costs."""
-    from chaos_protocols.causes import Cause
     from chaosd.cli.render import printable
 
-    if status.paused_cause in (Cause.STATE_AWAITED.code, Cause.STATE_LOST.code):
+    if _lacks_a_state(status):
         yield CHOICES.format(why=printable(status.paused), round=status.round)
         return
     why = f"; it waits for something else: {printable(status.paused)}" if status.paused else ""
