@@ -111,6 +111,7 @@ def test_a_round_of_what_an_older_daemon_agreed_with_its_own_journal_alone_ends_
     run.commits(2, run.nodes[A], run.nodes[B])
     run.oracle.one_history(A, 2)  # it has nothing: both gave to one round of one history
     older.disk.entries.append(LogEntry(index=1, term=1, command=b"of the older", configuration=None))
+    run.oracle.one_history(A, 2)  # it has another first entry, and no second one
     older.disk.entries.append(run.nodes[A].disk.entries[1])
     run.oracle.one_history(A, 0)
     run.oracle.one_history(B, 2)

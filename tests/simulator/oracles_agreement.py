@@ -301,9 +301,9 @@ class AgreementOracle:
         """Ends the judgement where the older daemon of this site has come to this entry over others than the run: with
         its own journal alone as a majority it leads what is another run by now (docs/security.md)."""
         older = self._older.get(site)
-        if older is not None and any(
-            self.log.get(one.index, one) != one for one in older.entries if one.index <= index
-        ):
+        if older is None or not older.entries or older.entries[-1].index < index:
+            return  # it has not come so far
+        if any(self.log.get(one.index, one) != one for one in older.entries if one.index <= index):
             self._end(f"the older daemon of {site}, whose machine had been copied, has come to entry {index} otherwise")
 
     def _has(self, site: str, entry: LogEntry, *, older: bool) -> bool:
