@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.encoding import exact_only
 from chaos.sync import DiLoCo, EveryStep
+from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
 
 if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicated, not before
     from chaos.frameworks import Framework
@@ -19,9 +20,6 @@ if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicate
 
 STANDALONE_VARIABLE = "CHAOS_STANDALONE"
 """Set to 1: every script of this environment trains without a daemon, whatever it says."""
-
-DEVICE_VARIABLE = "CHAOS_DEVICE"
-"""Set by `chaosd run` for each worker: its device, as torch names it."""
 
 GROUP_VARIABLE = "CHAOS_WORKER_GROUP"
 """Set by `chaosd run` for its workers: their controller speaks with the daemon."""

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
+from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
+
 CPU, AUTO = "cpu", "auto"
 ACCELERATORS = ("cuda", "npu")
 CHOICES = (AUTO, CPU, *ACCELERATORS)
-DEVICE_VARIABLE = "CHAOS_DEVICE"
-"""Set for each worker: its device as torch names it, such as cuda:3."""
 
 DRIVER_FILES = {
     "cuda": ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"),

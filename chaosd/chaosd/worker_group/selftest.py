@@ -21,8 +21,9 @@ from pathlib import Path
 import msgspec
 
 from chaos_planner.pipelines.plans.layout import Policy
+from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
 from chaosd.worker_group.controller import Controller
-from chaosd.worker_group.devices import ACCELERATORS, CPU, DEVICE_VARIABLE, Placement
+from chaosd.worker_group.devices import ACCELERATORS, CPU, Placement
 from chaosd.worker_group.history import Happened
 from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.processes import Launch, launch

@@ -20,6 +20,9 @@ COMPLETE_MAX_S = 5.0
 
 SNAPSHOTS_PENDING_MAX = 16
 
+DEVICE_VARIABLE = "CHAOS_DEVICE"
+"""In the environment of each worker: its device, as torch names it, such as cuda:3."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
+
 
 class Device(ABC):
     """What a worker computes on."""
@@ -171,7 +173,7 @@ def device_of(module: torch.nn.Module) -> Device:
         )
     name = torch.device(names[0] if names else "cpu")
     if name.type == "cpu":
-        given = os.environ.get("CHAOS_DEVICE", "cpu")
+        given = os.environ.get(DEVICE_VARIABLE, "cpu")
         if given != "cpu":
             print(
                 f"chaos: the model lies on the CPU, and {given} has nothing to do: model.to(coordinator.device)",

@@ -14,6 +14,7 @@ import time
 import torch
 
 from chaos import Coordinator
+from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
 
 STEPS, PAUSE_S = 30, 0.005
 SAMPLES, FEATURES, WIDTH, CLASSES, BLOCKS = 96, 8, 64, 4, 4
@@ -66,7 +67,7 @@ def main() -> None:
     torch.set_num_threads(1)
     digests = train()
     if "CHAOS_WORKER_GROUP" not in os.environ:
-        kind = os.environ.get("CHAOS_DEVICE", "cpu").partition(":")[0]
+        kind = os.environ.get(DEVICE_VARIABLE, "cpu").partition(":")[0]
         not_used = unused() if kind == "cpu" else []
         told = {"device": kind, "backend": "gloo", "torch": torch.__version__, "unused": not_used}
         print(json.dumps({"digests": digests, **told}))
