@@ -1,7 +1,8 @@
 """Where each site stands, as far as this one has heard: by its own heartbeats, or handed on by neighbours (spec 3.15).
 
-For people: nothing is decided by what was handed on. A word is known by the heartbeat that it was made from, so an old
-one that comes round by another way is not taken for news, and its age is never less than it is.
+For people: nothing is decided by what was handed on, but where an operator is to recover a run (spec 21.1). A word is
+known by the heartbeat that it was made from, so an old one that comes round by another way is not taken for news, and
+its age is never less than it is.
 """
 
 from __future__ import annotations

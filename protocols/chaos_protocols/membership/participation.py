@@ -306,20 +306,16 @@ class Participation:
             self.client.ask_soon()
 
     def _part_with_a_promise(self) -> None:
-        """A part of a state waits to be brought to the round of its plan, which nobody does any more (spec 11.18)."""
-        fetch, steps = self.state.fetch, self._network.steps
-        if (
-            not self._rounds.delivery.is_damaged
-            or fetch.plan is None
-            or self._rounds.completed_round >= fetch.plan.round
-        ):
+        """A part of a state waits to be brought to the round of its plan, which its sources do not do any more, by what
+        they say over their own links (spec 11.18)."""
+        fetch, plan, links = self.state.fetch, self.state.fetch.plan, self._network.links
+        if plan is None or not self._rounds.delivery.is_damaged or self._rounds.completed_round >= plan.round:
             return
-        heard = [steps.of(source) for source in fetch.sources()]
-        trains = any(step is not None and step.phase != RoundPhase.STANDBY.value for step in heard)
+        heard = [links.neighbours[source].beat for source in fetch.sources() if links.is_up(source)]
+        trains = any(beat is not None and beat.phase != RoundPhase.STANDBY.value for beat in heard)
         if fetch.is_promised_in_vain(trains=trains):
-            reason = f"none of its sources works at round {fetch.plan.round} any more"
-            if self.state.transfer_failed(fetch.plan.transfer, reason):
-                self.client.ask_soon()
+            reason = f"none of its sources works at round {plan.round} any more"
+            self.transfer_failed(events.TransferFailed(transfer=plan.transfer, reason=reason))
 
     def state_restored(self, event: events.StateRestored) -> None:
         """What lay in this site is in the worker's region."""

@@ -15,6 +15,7 @@ from chaos_protocols.agreement.views import make_view
 from chaos_protocols.causes import Cause
 from chaos_protocols.effects import DeliverResult, FetchState, RestoreMemoryCheckpoint
 from chaos_protocols.wire.control import CaughtUp, StateRequest
+from chaos_protocols.wire.steps import SiteStep
 from chaos_protocols.wire.worker import TakeSnapshot, TrainFrom
 
 
@@ -81,16 +82,24 @@ def test_while_the_round_of_the_plan_is_not_done_it_says_who_will_send_the_rest_
     assert why is not None and why.cause is Cause.STATE_PROMISED and B[:8] in why.text and "round 4:" in why.text
 
 
-def promised(phase: str) -> Follower:
-    """D waits for round 4, and its only source says for longer than the stall time that it is in this phase."""
+def promised(phase: str, *, handed_on: str = "") -> Follower:
+    """D waits for round 4, and its only source says for longer than the stall time that it is in this phase.
+    `handed_on`: in which A says that it is."""
     bench = member_at_one()
     damaged_hello(bench, 1)
     agreed_plan(bench, 4)
     bench.taken()
-    said = msgspec.structs.replace(heartbeat(), phase=phase)
+    said, others = msgspec.structs.replace(heartbeat(), phase=phase), ()
+    if handed_on:
+        newest = bench.machine.links.neighbours[B].incarnation, 1 << 20
+        others = (SiteStep(site=B, incarnation=newest[0], sequence=newest[1], round=3, phase=handed_on, age_s=0.0),)
     for number in range(1, int(SETTINGS.transfer_stall_s) + 4):
         bench.hear(B, msgspec.structs.replace(said, sequence=number))
+        bench.hear(A, msgspec.structs.replace(heartbeat(), sequence=number, others=others))
         bench.alive(1.0)
+    if handed_on:
+        step = bench.machine.network.steps.of(B)
+        assert step is not None and step.phase == handed_on, "it is what people are shown"
     return bench
 
 
@@ -103,6 +112,17 @@ def test_who_waits_for_a_round_that_no_source_works_at_any_more_asks_anew() -> N
 def test_who_waits_for_a_round_that_a_source_works_at_goes_on_waiting() -> None:
     bench = promised("compute")
     assert bench.machine.participation.state.fetch.plan is not None and not sent(bench.out, StateRequest)
+
+
+def test_what_others_hand_on_of_a_source_does_not_end_the_wait_for_its_round() -> None:
+    """Nothing is decided by such words (spec 3.15): a guest could say them."""
+    bench = promised("compute", handed_on="standby")
+    assert bench.machine.participation.state.fetch.plan is not None and not sent(bench.out, StateRequest)
+
+
+def test_what_others_hand_on_of_a_source_does_not_prolong_the_wait_for_its_round() -> None:
+    bench = promised("standby", handed_on="compute")
+    assert bench.machine.participation.state.fetch.plan is None and sent(bench.out, StateRequest)
 
 
 def test_where_a_result_since_is_gone_all_of_the_state_comes() -> None:
