@@ -100,7 +100,7 @@ def run_batch(trials: list[Trial], jobs: int, *, until_failure: bool = False) ->
             done, virtual_s = done + 1, virtual_s + outcome.virtual_s
             by_default += outcome.by_default
             by_itself += outcome.by_itself
-            is_open = OPEN.get((outcome.trial.seed, outcome.trial.sites), 0)
+            is_open = OPEN.get(outcome.trial.command(), 0)
             if outcome.invariant:
                 is_known = outcome.invariant == is_open
                 known, failed = known + is_known, failed + (not is_known)
