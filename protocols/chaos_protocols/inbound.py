@@ -125,7 +125,7 @@ class Inbound:
             case messages.Goodbye(reason=reason):
                 self._network.links.goodbye_received(source, reason)
             case messages.JoinAnswer():
-                participation.joining.answered(message)
+                participation.session_end.join_answered(message)
             case messages.LeaveAnswer():
                 participation.leaving.answered(message)
             case messages.LinkAnswer():

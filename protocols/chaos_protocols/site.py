@@ -97,7 +97,7 @@ class SiteMachine(SiteParts):
             events.LeaveRequested: participation.leave_requested,
             events.ForcedStop: participation.forced_stop,
             events.WorkerReady: participation.worker_ready,
-            events.WorkerLost: participation.worker_lost,
+            events.WorkerLost: participation.session_end.lost,
             events.WorkerStopped: participation.worker_stopped,
             events.WorkerContinued: participation.worker_continued,
             events.WorkerContributed: participation.worker_contributed,

@@ -121,4 +121,26 @@ NEWEST = (
         ),
         test="test_parts:test_who_waits_for_a_round_that_no_source_works_at_any_more_asks_anew",
     ),
+    Undone(
+        row=117,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.joining:Joining._is_about_a_former_worker",
+                "not self._session.present",
+                "True",
+            ),
+        ),
+        test="test_refused_worker:test_the_refusal_of_a_former_workers_model_does_not_send_away_one_that_has_the_runs",
+    ),
+    Undone(
+        row=117,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.session_end:SessionEnd.join_answered",
+                "self.over(refusal)",
+                "self._session.ended()",
+            ),
+        ),
+        test="test_refused_worker:test_a_worker_of_the_run_that_is_sent_away_takes_its_state_with_it",
+    ),
 )

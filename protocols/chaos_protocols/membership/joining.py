@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.causes import Cause, Why, by_code
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import SiteId
@@ -9,13 +10,12 @@ from chaos_protocols.outbox import Outbox
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.control import JoinAnswer, JoinRequest
 from chaos_protocols.wire.plans import CheckpointFacts
-from chaos_protocols.wire.worker import WorkerRefused
 
 
 class Joining:
     """See the module. Driven by `Participation`."""
 
-    def __init__(self, outbox: Outbox, membership: Membership, session: WorkerSession) -> None:
+    def __init__(self, outbox: Outbox, replica: RosterReplica, membership: Membership, session: WorkerSession) -> None:
         self.asked = False
         """It did, once in this life: it may have been admitted without knowing."""
         self.answer: Why | None = None
@@ -26,14 +26,17 @@ class Joining:
         """The last one that is in the history."""
         self._answered_in = 0
         """The scheduler's term of the last answer."""
+        self._asked_for_worker = False
+        """It has asked with the model of the worker that is there."""
         self._outbox = outbox
+        self._replica = replica
         self._membership = membership
         self._session = session
 
     def new_worker(self) -> None:
         """What was said about the one before does not count."""
         self.answer = self.refusal = None
-        self._refusal = ""
+        self._refusal, self._asked_for_worker = "", False
 
     def request(
         self, neighbours: tuple[SiteId, ...], checkpoint: CheckpointFacts | None, lineage: int, unsaved_in: int
@@ -42,7 +45,7 @@ class Joining:
         state that its worker has; `unsaved_in`: see `JoinRequest`."""
         facts, model = self._outbox.facts, self._session.model
         assert model is not None
-        self.asked = True
+        self.asked = self._asked_for_worker = True
         return JoinRequest(
             name=facts.name,
             address=facts.address,
@@ -58,20 +61,28 @@ class Joining:
             unsaved_in=unsaved_in,
         )
 
-    def answered(self, answer: JoinAnswer) -> None:
-        """A refusal is told once; one for good sends the worker away."""
-        outbox, session = self._outbox, self._session
-        if answer.incarnation != outbox.facts.incarnation:
-            return
+    def answered(self, answer: JoinAnswer) -> str:
+        """A refusal is told once. Why the worker that is there has to be sent away, for good; empty: it need not."""
+        outbox = self._outbox
+        if answer.incarnation != outbox.facts.incarnation or self._is_about_a_former_worker(answer):
+            return ""
         self._answered_in = answer.term or self._answered_in
         self.answer = Cause.ADMISSION.told() if answer.accepted else Why(by_code(answer.cause), answer.reason)
         if answer.accepted or answer.reason == self._refusal:
-            return
+            return ""
         self._refusal = answer.reason
         self.refusal = self.answer if answer.final else None
         outcome = "refused" if answer.final else ""
         outbox.record("scale-out", outbox.facts.name, "asked to join", outcome, None, answer.reason)
-        if answer.final and session.present:
-            session.ended()
-            self._membership.worker_went()
-            session.tell(WorkerRefused(reason=f"the run refuses this site: {answer.reason}"))
+        sent_away = answer.final and self._session.present
+        return f"the run refuses this site: {answer.reason}" if sent_away else ""
+
+    def _is_about_a_former_worker(self, answer: JoinAnswer) -> bool:
+        """It refuses a model, and that is not the present worker's: which has the run's own, as far as that is known
+        here, or has not been asked for yet."""
+        if by_code(answer.cause) is not Cause.OTHER_MODEL or not self._session.present:
+            return False
+        model = self._replica.roster.model
+        if model is not None:
+            return self._session.model == model
+        return not (self._asked_for_worker or self._membership.in_roster)

@@ -13,7 +13,7 @@ from chaos_protocols.agreement.commands import Command, RemoveLink
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.causes import Cause
-from chaos_protocols.effects import EndWorker, RefuseWorker, TakeWorker
+from chaos_protocols.effects import RefuseWorker, TakeWorker
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.absence import WorkerAbsence
@@ -32,6 +32,7 @@ from chaos_protocols.membership.recovered_runs import RecoveredRuns
 from chaos_protocols.membership.recovering import Recovering
 from chaos_protocols.membership.reporting import Reporting
 from chaos_protocols.membership.scheduler_client import SchedulerClient
+from chaos_protocols.membership.session_end import SessionEnd
 from chaos_protocols.membership.skips import Skips
 from chaos_protocols.membership.waits import Waits
 from chaos_protocols.membership.warnings import Warnings
@@ -59,7 +60,7 @@ class Participation:
         self.recovering = Recovering(outbox, network, self.membership, self.client)
         self.state = WorkerState(outbox, self.membership, rounds, self.links, self.session, self.reached)
         self.catch_up = CatchUp(outbox, self.membership, self.client, rounds, self.state.fetch)
-        self.joining = Joining(outbox, self.membership, self.session)
+        self.joining = Joining(outbox, replica, self.membership, self.session)
         self.leaving = Leaving(outbox, replica, network, self.membership, self.joining, rounds, self.session)
         self.hold = JoinHold(outbox, replica, rounds)
         self.absence = WorkerAbsence(outbox, self.membership, rounds, self.session, self.state.fetch)
@@ -80,6 +81,18 @@ class Participation:
         self.lost_results = LostResults(outbox, replica, network, rounds)
         self.reporting = Reporting(
             outbox, replica, network, self.membership, client, rounds, self.state, self.absence, self.reached, self.keys
+        )
+        self.session_end = SessionEnd(
+            outbox,
+            self.membership,
+            client,
+            self.session,
+            state,
+            joining,
+            self.leaving,
+            self.absence,
+            self.skips,
+            self.reporting,
         )
         self._outbox = outbox
         self._replica = replica
@@ -151,7 +164,7 @@ class Participation:
             self._outbox.emit([RefuseWorker(reason=problem)])
             return
         if self.session.present:
-            self._session_over("a newer start of its script has taken its place")
+            self.session_end.over("a newer start of its script has taken its place")
         self._outbox.emit([TakeWorker()])
         self._rounds.worker_came(event.contribution_bytes, event.damaged_round)
         self.session.began(event.model, event.round, in_part=event.damaged_round > 0)
@@ -178,29 +191,6 @@ class Participation:
     def worker_continued(self, _: events.WorkerContinued) -> None:
         """It goes on."""
         self.session.continued()
-
-    def _end_stopped_worker(self) -> None:
-        """At every beat. The others wait for its contribution: who stands still for long counts as gone."""
-        reason = self.session.why_gone()
-        if reason:
-            self._outbox.emit([EndWorker(reason=reason)])
-            self._session_over(reason)
-
-    def worker_lost(self, event: events.WorkerLost) -> None:
-        """Its session is over."""
-        if self.session.present:
-            self._session_over(event.reason)
-
-    def _session_over(self, reason: str) -> None:
-        self.session.ended()
-        self.membership.worker_went()
-        self.skips.worker_went()
-        self.absence.gone()
-        standby = "this site is in standby until a worker comes back"
-        self._outbox.record("worker", self._outbox.facts.name, reason, "", None, standby)
-        self.state.worker_lost(reason)
-        self.client.tell(self.report())
-        self.leaving.finish_if_done()
 
     def worker_loaded(self, event: events.WorkerLoaded) -> None:
         """It has a state that it was given."""
@@ -364,7 +354,7 @@ class Participation:
 
     def beat(self, role: SchedulerRole) -> None:
         """Everything that is still wanted is asked again; the user's worker hears why nothing moves."""
-        self._end_stopped_worker()
+        self.session_end.look()
         self.absence.look()
         self.waits.look()
         self.leaving.look()

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 from tests.unit.protocols.follower import finish_round, of, to_worker, training_member
-from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, records, roster_of, sent
+from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, heartbeat, records, roster_of, sent
 
 from chaos_protocols import events
 from chaos_protocols.effects import (
@@ -19,10 +19,11 @@ from chaos_protocols.effects import (
     ToWorker,
     VoidResults,
 )
-from chaos_protocols.wire.control import SiteStatus, StateRequest
-from chaos_protocols.wire.worker import TrainFrom
+from chaos_protocols.wire.control import JoinAnswer, JoinRequest, SiteStatus, StateRequest
+from chaos_protocols.wire.worker import TrainFrom, WorkerRefused
 
 OTHER = msgspec.structs.replace(MODEL, spec_digest="0f" * 32)
+OTHER_MODEL = JoinAnswer(incarnation=1, accepted=False, final=True, reason="another model", cause="other-model")
 TOUCHING = (TakeWorker, StopRound, DropResults, VoidResults, ToWorker, Contribute)
 
 
@@ -84,3 +85,32 @@ def test_another_process_is_turned_away_with_the_number_of_the_one_that_trains()
     assert "process 4711" in refused.reason and bench.machine.rounds.active
     bench.handle(events.WorkerLost(reason="killed"))
     assert of(knocks(bench, MODEL, rival_pid=4711), TakeWorker), "its session is over, whatever was seen of its socket"
+
+
+def test_the_refusal_of_a_former_workers_model_does_not_send_away_one_that_has_the_runs() -> None:
+    """It was asked for with another script, and the answer came by a slow way, or twice."""
+    bench = training_member()
+    assert not to_worker(bench.hear(A, OTHER_MODEL), WorkerRefused)
+    assert bench.machine.state.session.present and bench.machine.rounds.active
+    assert not records(bench.taken(), "scale-out")
+
+
+def test_the_refusal_of_a_former_workers_model_does_not_send_away_a_newcomer_that_was_not_asked_for_yet() -> None:
+    bench = Bench(D, peers=(A,)).up(A)
+    knocks(bench, MODEL)
+    assert not to_worker(bench.hear(A, OTHER_MODEL), WorkerRefused)
+    bench.hear(A, heartbeat(scheduler=A, knows_you=False))
+    assert sent(bench.taken(), JoinRequest)
+    assert to_worker(bench.hear(A, OTHER_MODEL), WorkerRefused), "the run has another one"
+
+
+def test_a_worker_of_the_run_that_is_sent_away_takes_its_state_with_it() -> None:
+    """Nobody says afterwards that it is gone. The next one would be given results for a state that it has not."""
+    bench = training_member()
+    refusal = JoinAnswer(incarnation=1, accepted=False, final=True, reason="banned", cause="banned")
+    out = bench.hear(A, refusal)
+    assert to_worker(out, WorkerRefused) and not bench.machine.rounds.active
+    assert [status.active for _, status in sent(out, SiteStatus)] == [False]
+    assert of(knocks(bench, MODEL), TakeWorker)
+    finish_round(bench)
+    assert not of(bench.taken(), DeliverResult)
