@@ -121,6 +121,7 @@ class Inbound:
             case messages.LinkStateAdvertisement():
                 if participation.client.is_trusted(source):
                     self._network.told_of(message)
+                participation.links.told_of(source, message)
                 self._network.overlay_changed()
             case messages.Goodbye(reason=reason):
                 self._network.links.goodbye_received(source, reason)

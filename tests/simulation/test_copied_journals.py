@@ -1,4 +1,5 @@
-"""What the oracle of invariant 1 makes of entries that were committed with the journal of a machine that was copied."""
+"""What the oracles of invariants 1 and 3 make of a machine that was copied: of entries that were committed with the
+journal of its older daemon, and of what each of its two daemons gives and promises."""
 
 from __future__ import annotations
 
@@ -8,19 +9,27 @@ from typing import Any, NoReturn
 
 import pytest
 from tests.simulator.oracles_agreement import AgreementOracle, Promises
+from tests.simulator.oracles_given import GivenParts
+from tests.simulator.piecewise import Given
 from tests.simulator.violation import NotPromised, Violation
 
+from chaos_protocols.agreement.raft import HardState
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry
+from chaos_protocols.effects import Contribute
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.plans import Tag
 
 VOTERS = tuple(SiteId(name) for name in ("01a", "02b", "03c"))
 A, B, C = VOTERS
+TAG = Tag(epoch=1, round=7)
 
 
 @dataclass
 class _Disk:
     entries: list[LogEntry] = field(default_factory=list)
     snapshot: None = None
+    hard_state: HardState = field(default_factory=lambda: HardState(term=0, vote=None))
+    incarnation: int = 0
 
 
 class _Run:
@@ -34,7 +43,8 @@ class _Run:
     def copy(self, site: SiteId) -> Any:
         """The older node; what stands in `nodes` is the copy."""
         older: Any = self.nodes[site]
-        self.nodes[site] = SimpleNamespace(site=site, name=site, disk=_Disk(entries=list(older.disk.entries)))
+        disk = _Disk(entries=list(older.disk.entries), incarnation=older.disk.incarnation)
+        self.nodes[site] = SimpleNamespace(site=site, name=site, disk=disk)
         self.oracle.copied(older)
         return older
 
@@ -50,6 +60,23 @@ class _Run:
         for voter in VOTERS:
             self.oracle.promises.setdefault(voter, Promises()).votes[term] = site
         self.oracle._elected(node, self._core(node.disk, term=term))
+
+    def acknowledges(self, node: Any, index: int, *, term: int = 1) -> None:
+        """This entry is the next one on its disk."""
+        node.disk.entries.append(LogEntry(index=index, term=term, command=b"", configuration=None))
+        node.machine = SimpleNamespace(raft=self._core(node.disk, term=term).log)
+        self.oracle._acknowledged(node, self.oracle.promises.setdefault(node.site, Promises()), index)
+
+    def votes(self, node: Any, candidate: SiteId, *, term: int) -> None:
+        node.disk.hard_state = HardState(term=term, vote=candidate)
+        self.oracle._voted(node, self.oracle.promises.setdefault(node.site, Promises()), term, candidate)
+
+    def starts(self, site: SiteId) -> None:
+        """Once more, from its disk."""
+        node: Any = self.nodes[site]
+        node.disk.incarnation += 1
+        self.oracle.last = max(self.oracle.last, 1)
+        self.oracle.started(node)
 
     def _core(self, disk: _Disk, *, term: int) -> Any:
         known = {entry.index: entry for entry in disk.entries}
@@ -103,27 +130,49 @@ def test_both_daemons_of_a_copied_machine_may_lead_one_term_and_commit_different
         run.oracle._committed(last, run._core(older.disk, term=1), 0, final=True)
 
 
-def test_a_round_of_what_an_older_daemon_agreed_with_its_own_journal_alone_ends_the_judgement() -> None:
+def test_an_older_daemon_is_apart_where_its_own_journal_has_come_to_an_entry_otherwise_or_first() -> None:
     """The last entry may be the same one: a round that both have resolved, say."""
     run = _Run()
     older = run.copy(A)
     run.commits(1, run.nodes[A], run.nodes[B])
     run.commits(2, run.nodes[A], run.nodes[B])
-    run.oracle.one_history(A, 2)  # it has nothing: both gave to one round of one history
     older.disk.entries.append(LogEntry(index=1, term=1, command=b"of the older", configuration=None))
-    run.oracle.one_history(A, 2)  # it has another first entry, and no second one
     older.disk.entries.append(run.nodes[A].disk.entries[1])
-    run.oracle.one_history(A, 0)
-    run.oracle.one_history(B, 2)
-    with pytest.raises(NotPromised, match="has come to entry 2 otherwise"):
-        run.oracle.one_history(A, 2)
+    assert run.oracle.is_apart(older, 2) and run.oracle.is_apart(older, 1) and not run.oracle.is_apart(older, 0)
+    assert not run.oracle.is_apart(run.nodes[A], 2) and not run.oracle.is_apart(run.nodes[B], 2)
+    assert run.oracle.is_apart(older, 3), "nobody else has come so far"
 
 
-def test_a_round_of_what_both_daemons_agree_on_is_judged() -> None:
+def test_an_older_daemon_is_not_apart_in_what_both_agree_on() -> None:
     run = _Run()
     older = run.copy(A)
     run.commits(1, older, run.nodes[B])
-    run.oracle.one_history(A, 1)
+    assert not run.oracle.is_apart(older, 1)
+
+
+def test_what_an_older_daemon_acknowledges_is_not_asked_of_its_copy() -> None:
+    run = _Run()
+    run.acknowledges(run.nodes[A], 1)
+    older = run.copy(A)
+    run.acknowledges(older, 2)
+    run.starts(A)
+    run.nodes[A].disk.entries.clear()
+    with pytest.raises(Violation, match="forgotten entry 1,"):
+        run.starts(A)
+
+
+def test_what_an_older_daemon_votes_is_not_asked_of_its_copy_but_both_vote_once() -> None:
+    run = _Run()
+    older = run.copy(A)
+    run.votes(older, B, term=2)
+    run.nodes[A].disk.hard_state = HardState(term=2, vote=None)
+    run.starts(A)
+    run.votes(run.nodes[A], B, term=2)
+    run.nodes[A].disk.hard_state = HardState(term=2, vote=None)
+    with pytest.raises(Violation, match="forgotten its vote of term 2"):
+        run.starts(A)
+    with pytest.raises(Violation, match="had voted for"):
+        run.votes(older, C, term=2)
 
 
 def test_two_entries_of_one_index_where_no_machine_was_copied_are_a_violation() -> None:
@@ -157,3 +206,63 @@ def test_what_a_majority_has_without_the_copied_journal_is_never_lost() -> None:
     run.commits(2, run.nodes[B], run.nodes[C])
     with pytest.raises(Violation, match="without entry 1"):
         run.leads(A, term=2)
+
+
+class _Parts:
+    """Both daemons of a copied machine give to round 7 of epoch 1. `apart`: the older one has come there otherwise."""
+
+    def __init__(self) -> None:
+        self.apart = True
+        self.judged = GivenParts(self._fail)
+        self.judged.is_apart = lambda node, _: node is self.older and self.apart
+        self.older, self.copy = self._daemon("of the older"), self._daemon("of the copy")
+
+    def _daemon(self, state: str) -> Any:
+        unbounded = SimpleNamespace(bounds_of=lambda _: SimpleNamespace(clip_radius=0.0))
+        return SimpleNamespace(
+            site=A,
+            name=A,
+            contribution=(TAG.round, 1, state),
+            world=SimpleNamespace(chunk_count=2),
+            machine=SimpleNamespace(incarnation=1, roster=unbounded),
+            bulk=SimpleNamespace(averaging=None),
+        )
+
+    def gives(self, node: Any) -> Given | None:
+        return self.judged.gives(node, Contribute(tag=TAG, weight=1.0, has_bytes=True))
+
+    def _fail(self, invariant: int, text: str) -> NoReturn:
+        raise Violation(invariant, text, "here", [])
+
+
+def test_each_daemon_of_a_copied_machine_gives_to_what_its_own_journal_has_come_to() -> None:
+    """Seeds 2400919 (`--guest`) and 5500279 (`--liar`): the judge went on with what the older one had given."""
+    run = _Parts()
+    assert run.gives(run.older) is None, "it is not judged by the run's state"
+    given = run.gives(run.copy)
+    assert given is not None and run.judged.given[TAG] == {A: given}
+    assert not run.judged.late(TAG)
+
+
+def test_an_older_daemon_that_gives_twice_by_itself_is_seen_apart_too() -> None:
+    run = _Parts()
+    run.gives(run.older)
+    with pytest.raises(Violation, match="gives to round 7 of epoch 1 twice"):
+        run.gives(run.older)
+
+
+def test_what_an_older_daemon_gave_before_the_run_came_to_its_entry_is_a_part_of_the_round_and_is_judged() -> None:
+    run = _Parts()
+    run.gives(run.older)
+    run.apart = False
+    ((node, given),) = run.judged.late(TAG)
+    assert node is run.older and run.judged.given[TAG] == {A: given} and given.token == run.older.contribution
+
+
+def test_both_daemons_in_one_round_of_one_history_are_a_violation() -> None:
+    run = _Parts()
+    run.gives(run.older)
+    run.gives(run.copy)
+    run.apart = False
+    with pytest.raises(Violation, match="both daemons"):
+        run.judged.late(TAG)

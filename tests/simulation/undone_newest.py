@@ -143,4 +143,16 @@ NEWEST = (
         ),
         test="test_refused_worker:test_a_worker_of_the_run_that_is_sent_away_takes_its_state_with_it",
     ),
+    Undone(
+        row=118,
+        patches=(
+            Patch(
+                "chaos_protocols.links.desired:DesiredLinks.told_of",
+                "self._witnesses.add(source)",
+                "pass",
+            ),
+        ),
+        test="test_later_start:"
+        "test_who_hears_of_a_later_start_of_itself_dials_the_site_that_is_linked_with_it_and_ends_by_its_proof",
+    ),
 )

@@ -9,7 +9,5 @@ OPEN: Mapping[str, int] = {
     "python -m tests.simulator 2100422 --sites 4 --guest": 8,
     "python -m tests.simulator 5001298 --sites 6 --guest": 8,
     "python -m tests.simulator 5002267 --sites 3 --guest": 8,
-    "python -m tests.simulator 5500039 --sites 3 --liar": 8,
-    "python -m tests.simulator 5500279 --sites 3 --liar": 4,
 }
 """The command that plays it to the invariant that is known to break."""

@@ -49,7 +49,7 @@ class Oracles:
         self.rounds = RoundsOracle(self.fail, world.nodes)
         self.bounds = BoundsOracle(self.fail, world)
         self.agreement = AgreementOracle(self.fail, self.end, world.nodes, self._committed)
-        self.rounds.roster_at, self.rounds.one_history = self.agreement.roster_at, self.agreement.one_history
+        self.rounds.roster_at, self.rounds.parts.is_apart = self.agreement.roster_at, self.agreement.is_apart
         self.admission = AdmissionOracle(self.fail, self.agreement)
         self.replays = ReplayOracle(self.fail)
         self.restore = RestoreOracle(self.fail, world.nodes, self.rounds)

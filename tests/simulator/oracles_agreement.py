@@ -38,11 +38,14 @@ ENTRIES_KEPT = 1024
 
 @dataclass(slots=True)
 class Promises:
-    """What one site has told others, over all its lives. `held`: the last entry it said it holds, and its term."""
+    """What one site has told others, over all its lives. `held`: the last entry it said it holds, and its term. `term`,
+    `stored`, `held`: once its machine was copied, what the copy has said, since the older daemon stores what it says
+    elsewhere. `votes`: of both."""
 
     incarnation: int = 0
     term: int = 0
     votes: dict[int, str] = field(default_factory=dict)
+    stored: dict[int, str] = field(default_factory=dict)
     held: tuple[int, int] = (0, 0)
 
 
@@ -81,7 +84,7 @@ class AgreementOracle:
         promised.incarnation = disk.incarnation
         if disk.hard_state.term < promised.term:
             self._fail(7, f"{node.name} restarts in term {disk.hard_state.term}, it had promised {promised.term}")
-        vote = promised.votes.get(disk.hard_state.term)
+        vote = promised.stored.get(disk.hard_state.term)
         if vote is not None and disk.hard_state.vote != vote:
             self._fail(7, f"{node.name} has forgotten its vote of term {disk.hard_state.term} for {vote}")
         if not holds(disk, *promised.held):
@@ -97,6 +100,9 @@ class AgreementOracle:
         the newer start the older one leads and acknowledges, and what it made or acknowledged then is lost if the copy
         helps to elect a scheduler without it. No voter can see that (docs/security.md): there the judgement ends."""
         self._older[node.site] = node.disk
+
+    def _is_older(self, node: Node) -> bool:
+        return self._older.get(node.site) is node.disk
 
     # -- what leaves a site, and what it writes
 
@@ -128,7 +134,9 @@ class AgreementOracle:
         state = node.disk.hard_state
         if state.term < term or (state.term == term and state.vote != candidate):
             self._fail(7, f"{node.name} votes in term {term} before the vote is on its disk")
-        promised.term = max(promised.term, term)
+        if not self._is_older(node):
+            promised.term = max(promised.term, term)
+            promised.stored[term] = candidate
 
     def _acknowledged(self, node: Node, promised: Promises, index: int) -> None:
         assert node.machine is not None
@@ -140,7 +148,7 @@ class AgreementOracle:
             return
         if not holds(node.disk, index, term):
             self._fail(7, f"{node.name} acknowledges entry {index} before it is on its disk")
-        if index >= promised.held[0]:
+        if index >= promised.held[0] and not self._is_older(node):
             promised.held = (index, term)
 
     def persisted(self, node: Node, effect: Persist) -> None:
@@ -297,14 +305,13 @@ class AgreementOracle:
             for site, older in self._older.items()
         )
 
-    def one_history(self, site: str, index: int) -> None:
-        """Ends the judgement where the older daemon of this site has come to this entry over others than the run: with
-        its own journal alone as a majority it leads what is another run by now (docs/security.md)."""
-        older = self._older.get(site)
-        if older is None or not older.entries or older.entries[-1].index < index:
-            return  # it has not come so far
-        if any(self.log.get(one.index, one) != one for one in older.entries if one.index <= index):
-            self._end(f"the older daemon of {site}, whose machine had been copied, has come to entry {index} otherwise")
+    def is_apart(self, node: Node, index: int) -> bool:
+        """Whether this is the older daemon of a copied machine, and has come to this entry over others than the run, or
+        before it: with its own journal alone as a majority it leads what is another run by now (docs/security.md)."""
+        if not self._is_older(node):
+            return False
+        own = [one for one in node.disk.entries if one.index <= index]
+        return index > self.last or any(self.log.get(one.index, one) != one for one in own)
 
     def _has(self, site: str, entry: LogEntry, *, older: bool) -> bool:
         disks = [self._nodes[site].disk]

@@ -18,8 +18,8 @@ from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
 from chaos_protocols.agreement.roster import Roster, View
 from chaos_protocols.wire.plans import Tag
 from tests.simulator.contents import TAINT, Numbers, digest_of, vector_digest
+from tests.simulator.oracles_given import ROUNDS_KEPT, GivenParts
 from tests.simulator.oracles_owed import OwedOracle
-from tests.simulator.piecewise import Given, ready_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     Fail = Callable[[int, str], NoReturn]
 
 Life = tuple[str, int]
-ROUNDS_KEPT = 512
 
 
 @dataclass(slots=True)
@@ -66,13 +65,12 @@ class RoundsOracle:
         self.eras: list[Era] = []
         self._indices: list[int] = []
         self._left_after: dict[str, int] = {}
-        self.given: dict[Tag, dict[str, Given]] = {}
+        self.parts = GivenParts(fail)
         self.views: dict[int, View] = {}
         self.completed: dict[Life, tuple[Era, int]] = {}
         self.rounds_done = 0
         self._done_of: dict[str, tuple[int, str, int]] = {}
         self._opened: dict[Life, Tag] = {}
-        self._centres: dict[Tag, str | None] = {}
         self._delivering: dict[str, tuple[Worker, int, Era, bool]] = {}
         self.owed = OwedOracle(fail)
         self._right: dict[int, tuple[Any, list[bytes]]] = {}
@@ -160,47 +158,15 @@ class RoundsOracle:
     # -- what goes into a round
 
     def contributed(self, node: Node, effect: effects.Contribute) -> None:
-        """Invariant 3: a site gives to a round once under one tag. Invariant 4: what it gives was computed from the
-        state that all have."""
-        assert node.machine is not None
-        tag, machine = effect.tag, node.machine
-        token = node.contribution if effect.has_bytes else None
-        ready = ready_chunks(effect, node.world.chunk_count)
-        if ready is not None:
-            token = node.odd.pieces.token
-        given = self.given.setdefault(tag, {})
-        if (before := given.get(node.site)) is not None:
-            if why := before.wrong(effect, token, ready):
-                self.one_history(node.site, tag.epoch)
-                self._fail(3, f"{node.name} gives to round {tag.round} of epoch {tag.epoch} twice: {why}")
-            given[node.site] = before.gone_on(effect, ready)
-            return
-        given[node.site] = Given(machine.incarnation, effect.weight, token, ready)
-        while len(self.given) > ROUNDS_KEPT:
-            self.given.pop(next(iter(self.given)))
-        if (effect.weight > 0) != effect.has_bytes:
-            self._fail(3, f"{node.name} gives weight {effect.weight:g} to round {tag.round}, bytes: {effect.has_bytes}")
-        if token is None:
-            return
-        self._is_clipped_as_elsewhere(node, tag)
+        """Invariant 4: what a site gives was computed from the state that all have."""
+        given = self.parts.gives(node, effect)
+        if given is not None:
+            self._is_from_the_state(node, effect.tag, given.token)
+
+    def _is_from_the_state(self, node: Node, tag: Tag, token: tuple[Any, ...]) -> None:
         if token[0] != tag.round:
             self._fail(3, f"{node.name} gives what it computed for round {token[0]} to round {tag.round}")
         self._is_state(node, self.era_of(tag.epoch), tag.round - 1, token[2], "contributes from")
-
-    def _is_clipped_as_elsewhere(self, node: Node, tag: Tag) -> None:
-        """Spec 19.6: who gives clips its part around the same as all others that give to this tag."""
-        assert node.bulk is not None and node.machine is not None
-        if not node.machine.roster.bounds_of(tag.round).clip_radius or node.bulk.averaging.open_tag != tag:
-            return
-        centre = node.bulk.averaging.centre(tag)
-        if centre == "":
-            self._fail(3, f"{node.name} gives to round {tag.round}, clipped around a result that it has not")
-        if self._centres.setdefault(tag, centre) != centre:
-            self._fail(
-                3, f"{node.name} clips its part of round {tag.round} around {centre}, others {self._centres[tag]}"
-            )
-        while len(self._centres) > ROUNDS_KEPT:
-            self._centres.pop(next(iter(self._centres)))
 
     def opened(self, node: Node, effect: effects.OpenRound) -> None:
         """Invariant 6: a member never goes back to a round, or an epoch, that it has opened a later one of."""
@@ -237,7 +203,7 @@ class RoundsOracle:
             self._fail(2, f"{node.name} has {event.digest} as the result of round {tag.round}, others have {known}")
         owner.tags.setdefault(tag.round, set()).add(tag)
         owner.tags.pop(tag.round - ROUNDS_KEPT, None)
-        lives = {site: one.incarnation for site, one in self.given.get(tag, {}).items()}
+        lives = {site: one.incarnation for site, one in self.parts.given.get(tag, {}).items()}
         self.owed.counted(node, tag, result, era, lives)
         owner.newest = max(owner.newest, tag.round)
         owner.results.pop(tag.round - ROUNDS_KEPT, None)
@@ -257,7 +223,9 @@ class RoundsOracle:
         there = tuple(site for site, _ in event.weights)
         if there != view.members:
             self._fail(3, f"round {tag.round} of epoch {tag.epoch} has {there}, its members are {view.members}")
-        given = self.given.get(tag)
+        for giver, part in self.parts.late(tag):
+            self._is_from_the_state(giver, tag, part.token)
+        given = self.parts.given.get(tag)
         if given is None:
             return
         for site, weight in event.weights:
@@ -325,7 +293,6 @@ class RoundsOracle:
             )
 
     roster_at: dict[int, Roster]
-    one_history: Callable[[str, int], None]
 
     def _roster_of(self, era: Era) -> Roster:
         return self.roster_at[era.index]

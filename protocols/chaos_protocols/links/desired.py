@@ -17,7 +17,7 @@ from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.wire.control import Goodbye, LinkAnswer, LinkRequest
+from chaos_protocols.wire.control import Goodbye, LinkAnswer, LinkRequest, LinkStateAdvertisement
 
 LINK_REQUEST_TRIES_MAX = 20
 """A link request is asked again at every retry; after so many without an answer the user is told so."""
@@ -54,6 +54,8 @@ class DesiredLinks:
         """Links that are removed, and the round that must be over before they are closed."""
         self._guests: set[SiteId] = set()
         """Sources of this site's transfer that are no neighbours."""
+        self._witnesses: set[SiteId] = set()
+        """Who says that it is linked with a later start of this site's daemon."""
         self._linked_s = outbox.now_s
         """When this site last had a link that leads anywhere."""
 
@@ -131,7 +133,7 @@ class DesiredLinks:
     def release(self, site: SiteId) -> None:
         """It is not wanted any more for what it was; a link that is up stays, unless something else wants it gone."""
         agreed = self._replica.roster.neighbours(self._replica.site)
-        if site not in self._peers and site not in self._guests and site not in agreed:
+        if site not in agreed and not any(site in one for one in (self._peers, self._guests, self._witnesses)):
             self._network.links.forget(site)
 
     def reach(self, sources: set[SiteId]) -> None:
@@ -156,6 +158,26 @@ class DesiredLinks:
             for record in known.sites[:WAYS_BACK_MAX]:
                 if record.site != replica.site:
                     self._network.want(record.site, record.address)
+
+    def told_of(self, source: SiteId, report: LinkStateAdvertisement) -> None:
+        """A site says what becomes of its link to this one. Of two daemons with one key only the newer may go on, and
+        who is linked with that one shows the proof to the other that dials it (spec 2.14). His bare word costs a
+        dial."""
+        replica, facts = self._replica, self._outbox.facts
+        if report.neighbour != replica.site:
+            return
+        known = replica.has(source) or replica.roster.gone(source) is not None
+        if known and report.up and report.incarnation > facts.incarnation:
+            self._witnesses.add(source)
+        elif source in self._witnesses:
+            self._witnesses.remove(source)
+            self.release(source)
+
+    def look_for_a_later_start(self) -> None:
+        """At every beat."""
+        replica = self._replica
+        for site in sorted(self._witnesses)[:WAYS_BACK_MAX]:
+            self._want(site, replica.roster if replica.roster.record(site) is not None else replica.last_known)
 
     # -- users' requests
 

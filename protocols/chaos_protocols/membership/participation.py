@@ -374,6 +374,7 @@ class Participation:
         self.leaving.give_up(role)
         self.lost_results.look()
         self._look_for_a_way_back()
+        self.links.look_for_a_later_start()
 
     def _look_for_a_way_back(self) -> None:
         in_roster = self.membership.in_roster

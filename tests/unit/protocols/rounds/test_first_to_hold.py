@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 import pytest
 from tests.simulator.averaging import CHUNK, Result
 from tests.simulator.contents import Numbers, vector_digest
-from tests.simulator.oracles_rounds import Given, RoundsOracle
+from tests.simulator.oracles_rounds import RoundsOracle
+from tests.simulator.piecewise import Given
 from tests.unit.protocols.one_site import EPOCH, A, B, C, D, leader_of, link, roster_of
 from tests.unit.protocols.scheduler.scheduler_kit import lose
 
@@ -101,7 +102,7 @@ class Judged:
         self.oracle = RoundsOracle(fail, {})
         self.oracle.roster_at = {EPOCH: self.roster}
         self.oracle.committed(EPOCH, None, self.roster)
-        self.oracle.given[TAG] = {site: Given(1, 1.0, part(site, 0)[2]) for site in (A, B)}
+        self.oracle.parts.given[TAG] = {site: Given(1, 1.0, part(site, 0)[2]) for site in (A, B)}
 
     def reduced(self, site: SiteId, result: Result, *, knows_epoch: int = EPOCH) -> None:
         machine = SimpleNamespace(roster=SimpleNamespace(epoch=knows_epoch))
@@ -129,7 +130,7 @@ def test_another_result_than_that_of_the_listener_or_than_that_of_the_members_is
         judged.reduced(C, summed(A))
     judged = Judged()
     judged.reduced(C, summed(A, B))
-    judged.oracle.given[TAG][B] = Given(1, 1.0, (TAG.round, "", "another"))
+    judged.oracle.parts.given[TAG][B] = Given(1, 1.0, (TAG.round, "", "another"))
     judged.oracle._right.clear()
     other = summed(A, B)
     for index, chunk in enumerate(other.chunks):

@@ -1,0 +1,64 @@
+"""Of two daemons with one key the older finds the newer by whoever is linked with that one (spec 2.14, 3.17)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.protocols.follower import Follower, of
+from tests.unit.protocols.one_site import A, B, D, E, link, roster_of
+
+from chaos_protocols import events
+from chaos_protocols.causes import Cause
+from chaos_protocols.effects import Dial, StopDaemon
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.control import LinkStateAdvertisement
+
+HERE, THERE = 1, 1_000_000
+"""Starts of d: this daemon, and that of the copied machine."""
+
+
+def far_from_b() -> Follower:
+    """Site d, which has no link with b, and needs none."""
+    bench = Follower(D, roster_of(A, B, D, links=(link(A, D), link(A, B))))
+    bench.handle(events.LinkLost(site=B, incarnation=1, reason="end of file"))
+    bench.handle(events.DialFailed(site=B, reason="refused"))
+    bench.alive(2.0)
+    assert B not in bench.machine.links.up_sites()
+    bench.taken()
+    return bench
+
+
+def says(bench: Follower, source: SiteId, incarnation: int, *, up: bool = True) -> list[Any]:
+    """By way of a, and a while passes."""
+    report = LinkStateAdvertisement(
+        neighbour=D, incarnation=incarnation, up=up, rtt_s=0.0, rate_bytes_per_s=0.0, reason="connected"
+    )
+    bench.hear(source, report, by=A)
+    return bench.alive(3.0)
+
+
+def dialled(out: list[Any]) -> set[str]:
+    return {one.site for one in of(out, Dial)}
+
+
+def test_who_hears_of_a_later_start_of_itself_dials_the_site_that_is_linked_with_it_and_ends_by_its_proof() -> None:
+    bench = far_from_b()
+    assert dialled(says(bench, B, THERE)) == {B}
+    proven = Cause.KEY_ELSEWHERE.told(site=B)
+    out = bench.handle(events.DialFailed(site=B, reason="refused", why=proven))
+    assert of(out, StopDaemon)
+
+
+def test_word_of_this_start_or_that_the_link_is_down_again_has_nobody_dialled() -> None:
+    bench = far_from_b()
+    assert not dialled(says(bench, B, HERE))
+    assert dialled(says(bench, B, THERE)) == {B}
+    bench.handle(events.DialFailed(site=B, reason="timed out"))
+    says(bench, B, THERE, up=False)
+    bench.handle(events.DialFailed(site=B, reason="timed out"))
+    assert not dialled(bench.alive(5.0))
+
+
+def test_a_site_that_never_was_in_the_run_is_not_dialled_for_its_word() -> None:
+    bench = far_from_b()
+    assert not dialled(says(bench, E, THERE))
