@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from chaos_protocols.agreement.commands import SetRestorePoint
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
-from tests.simulator.oracles_rounds import ROUNDS_KEPT
+from tests.simulator.oracles_given import ROUNDS_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

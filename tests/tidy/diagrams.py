@@ -283,7 +283,7 @@ OWNERS = {
     "self._network.heard_beat": "`links/liveness.py`, `membership/participation.py`: `heard`",
     "self._network.links": "`links/liveness.py`",
     "self._network.overlay_changed": "`links/link_state.py`, `site.py`: `_look_for_the_leader`",
-    "participation.joining": "`membership/joining.py`",
+    "participation.session_end": "`membership/session_end.py`",
     "participation.leaving": "`membership/leaving.py`",
     "participation.links": "`links/desired.py`",
     "participation.pause": "`membership/pause.py`",
