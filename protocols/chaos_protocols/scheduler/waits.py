@@ -36,6 +36,8 @@ class WaitsWatch:
         """Members whose daemons have not the newest roster, and since when without a break."""
         self._resting: dict[SiteId, float] = {}
         """Since when others give nothing, though they could."""
+        self._stands: tuple[int, float] = (-1, 0.0)
+        """The round after which no other was done, and since when others have given to the next one."""
         self._named: frozenset[str] = frozenset()
         """Who was said to be waited for."""
         self._look_s = self._tell_s = float("-inf")
@@ -57,10 +59,7 @@ class WaitsWatch:
         reasons = {site: reason for site, (_, reason) in stuck.items() if site not in self._since}
         since = {**{site: since_s for site, (since_s, _) in stuck.items()}, **self._since, **behind}
         waits = _named(since, {**reasons, **dict.fromkeys(behind, BEHIND)}, now_s)
-        told_s = facts.settings.waits_told_s
-        if self._nobody_gave:  # all compute: no more than long is what takes as long as a straggler may
-            told_s = max(self.limit_s, facts.settings.straggler_min_s)
-        overdue = any(one.seconds >= told_s for one in waits)
+        overdue = any(self._is_overdue(one, now_s) for one in waits)
         empty = self._is_empty(now_s)
         named = frozenset(one.site for one in waits) if overdue else frozenset[str]()
         over = tag is not None and bool(self._named - named)  # what was said of them is not true any more
@@ -73,6 +72,16 @@ class WaitsWatch:
         told = waits if overdue else ()
         limit_s = 0.0 if self._nobody_gave else self.limit_s
         return RoundWaits(round=number, limit_s=limit_s, waits=told, empty=empty, rests=rests)
+
+    def _is_overdue(self, wait: SiteWait, now_s: float) -> bool:
+        """It is to be told. Where the round stands for as long already, because of something else before, a way or a
+        daemon that holds it up is told of as soon as that is no moment any more."""
+        settings = self._facts.settings
+        if self._nobody_gave:  # all compute: no more than long is what takes as long as a straggler may
+            return wait.seconds >= max(self.limit_s, settings.straggler_min_s)
+        stands = self._stands[0] == self._facts.done_round and now_s - self._stands[1] >= settings.waits_told_s
+        soon = stands and wait.reason != ""
+        return wait.seconds >= (settings.failure_timeout_s if soon else settings.waits_told_s)
 
     def _is_empty(self, now_s: float) -> bool:
         """Nobody has had anything to give to the running round for a while."""
@@ -128,6 +137,8 @@ class WaitsWatch:
         if newest is None or self._facts.roster.resolving or newest.round <= self._facts.done_round:
             self._since.clear()
             return None
+        if given and self._stands[0] != self._facts.done_round:
+            self._stands = (self._facts.done_round, now_s)
         if newest.round != self._round:
             self._since.clear()
             self._round, self._named = newest.round, frozenset()

@@ -89,6 +89,18 @@ def test_a_member_whose_bytes_do_not_arrive_is_waited_for_with_where_they_should
     assert D[:8] in told(bench, 2.0, b=report(gave=True), c=stranger)[-1][1].waits[0].reason
 
 
+def test_what_holds_up_a_round_that_stands_for_long_already_is_told_of_sooner() -> None:
+    """One fault after the other, each of which is over before it would be told (seed 7501329 of the simulator)."""
+    bench = scheduler(A, B, C)
+    stuck = msgspec.structs.replace(report(gave=True), unacknowledged_by=B, unacknowledged_s=SETTINGS.failure_timeout_s)
+    slow = report(gave=False)
+    assert not told(bench, SETTINGS.waits_told_s - 0.4, b=report(gave=True), c=slow)
+    assert not told(bench, 0.4, b=report(gave=True), c=report(gave=True))
+    found = told(bench, 0.4, b=report(gave=True), c=stuck)
+    assert [(one.site, one.reason) for one in found[-1][1].waits] == [(C, UNHEARD.format(name="site b"))]
+    assert found[-1][1].waits[0].seconds < SETTINGS.waits_told_s
+
+
 def test_a_member_that_has_not_reported_is_waited_for_too() -> None:
     bench = scheduler(A, B, C)
     found = told(bench, SETTINGS.waits_told_s + 1.0, b=report(gave=True))
