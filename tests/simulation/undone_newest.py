@@ -122,7 +122,7 @@ NEWEST = (
         test="test_parts:test_who_waits_for_a_round_that_no_source_works_at_any_more_asks_anew",
     ),
     Undone(
-        row=117,
+        row=112,
         patches=(
             Patch(
                 "chaos_protocols.membership.joining:Joining._is_about_a_former_worker",
@@ -133,7 +133,7 @@ NEWEST = (
         test="test_refused_worker:test_the_refusal_of_a_former_workers_model_does_not_send_away_one_that_has_the_runs",
     ),
     Undone(
-        row=117,
+        row=112,
         patches=(
             Patch(
                 "chaos_protocols.membership.session_end:SessionEnd.join_answered",
@@ -144,7 +144,7 @@ NEWEST = (
         test="test_refused_worker:test_a_worker_of_the_run_that_is_sent_away_takes_its_state_with_it",
     ),
     Undone(
-        row=118,
+        row=113,
         patches=(
             Patch(
                 "chaos_protocols.links.desired:DesiredLinks.told_of",
@@ -156,7 +156,7 @@ NEWEST = (
         "test_who_hears_of_a_later_start_of_itself_dials_the_site_that_is_linked_with_it_and_ends_by_its_proof",
     ),
     Undone(
-        row=119,
+        row=114,
         patches=(Patch("chaos_protocols.scheduler.waits:WaitsWatch._is_overdue", 'wait.reason != ""', "False"),),
         test="test_waits:test_what_holds_up_a_round_that_stands_for_long_already_is_told_of_sooner",
     ),
