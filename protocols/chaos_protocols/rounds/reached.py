@@ -51,7 +51,7 @@ class ReachedRound:
         """Since when this daemon knows that there is no checkpoint yet."""
         self._outlived = noted if noted.active else None
         """What was noted of a worker that trained until the daemon before this one ended; None: nothing, or a round was
-        done since."""
+        done since, or a state loaded."""
 
     def of(self, roster: Roster) -> int:
         """The newest round of the roster's history that the journal knows; 0: none."""
@@ -82,7 +82,9 @@ class ReachedRound:
             self._outbox.emit([NoteReached(reached=self.noted)])
 
     def holds(self, lineage: int) -> None:
-        """This site's worker has a state of that history from now on."""
+        """This site's worker has a state of that history from now on, which it was given: that says nothing any more of
+        one that trained until the daemon ended."""
+        self._outlived = None
         noted = msgspec.structs.replace(self.noted, held=lineage, told_round=0, told_lineage=0)
         if noted != self.noted:
             self.noted = noted

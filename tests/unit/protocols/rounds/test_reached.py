@@ -170,3 +170,17 @@ def test_a_worker_that_outlived_its_daemon_says_that_it_trained_to_the_end(alive
     assert reached.of(roster) > 0
     assert reached.outlived_training(roster, round_number) is alive
     assert not reached.outlived_training(roster, 0)
+
+
+def test_a_worker_that_was_given_a_state_since_is_not_the_one_that_outlived_the_daemon() -> None:
+    """Others may have done rounds while it fetched that, and its part counts from a later one on."""
+    world, _ = three_sites()
+    node = world.node("b")
+    for one in world.nodes.values():
+        one.kill(worker_too=False)
+    node.start()
+    assert node.machine is not None and node.worker is not None
+    reached, roster = node.machine.participation.reached, node.machine.replica.last_known
+    assert reached.outlived_training(roster, node.worker.round)
+    reached.holds(roster.restore_epoch)
+    assert not reached.outlived_training(roster, node.worker.round + 5)
