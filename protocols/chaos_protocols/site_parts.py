@@ -63,6 +63,7 @@ class SiteParts:
         self.link_keys = LinkKeys(self.outbox, self.replica, self.network)
         self.rounds = RoundMachine(facts.site, roster)
         parts = self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
+        self.network.router.overlay.believe(parts.client.is_of_run)
         self.orders = LinkOrders(self.outbox, self.replica, self.network, parts.client, parts.links)
         self.starting_over = StartingOver(self.outbox, self.replica, self.network, self.rounds, parts, planner)
 

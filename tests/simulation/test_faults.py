@@ -27,6 +27,7 @@ from chaos_protocols.agreement.raft import HardState, Persist
 from chaos_protocols.agreement.raft.messages import LogEntry
 from chaos_protocols.wire.bulk import BlockData
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, Tag
+from chaos_protocols.wire.worker import WorkerRefused
 
 
 def training(names: str, *, disk: Callable[[], Disk] = Disk) -> World:
@@ -228,6 +229,19 @@ def test_no_other_worker_comes_beside_one_that_hangs() -> None:
     node.kill(worker_too=False)
     begin(node)  # the daemon that was killed had the connection; another one has not
     assert node.worker is not None
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
+
+
+def test_a_worker_that_hangs_and_is_refused_makes_way_for_another() -> None:
+    """It reads nothing, and its daemon parts with it all the same (seed 5002267, 3 sites, a guest)."""
+    world = training("abc")
+    node = world.node("c")
+    node.hang.strike()
+    assert node.hang.lasts and node.machine is not None
+    node.machine.state.session.tell(WorkerRefused(reason="another model"))
+    node.machine.participation.session_end.over("another model")
+    node.handle(events.TimerFired())
+    assert not node.hang.lasts
     assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
 
 

@@ -165,4 +165,11 @@ NEWEST = (
         patches=(Patch("chaos_protocols.rounds.reached:ReachedRound.holds", "self._outlived = None", "pass"),),
         test="test_reached:test_a_worker_that_was_given_a_state_since_is_not_the_one_that_outlived_the_daemon",
     ),
+    Undone(
+        row=116,
+        patches=(
+            Patch("chaos_protocols.links.link_state:LinkStateTable._go_first", "if believed is not None", "if False"),
+        ),
+        test="test_outsiders_reports:test_a_newcomer_asks_by_its_configured_peer_though_a_guest_claims_a_shorter_way",
+    ),
 )

@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from chaos_protocols import events
+from chaos_protocols.wire.worker import DaemonMessage, WorkerRefused
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
@@ -43,6 +44,11 @@ class Hang:
             node.world.tell(f"!! the worker of {node.name} hangs")
             self._worker, node.worker, self._daemon = node.worker, None, node._generation
             node.handle(events.WorkerStopped(reason="the worker process is stopped (SIGSTOP)"))
+
+    def told(self, message: DaemonMessage) -> None:
+        """It reads nothing any more; whom the daemon refuses it has parted with all the same."""
+        if isinstance(message, WorkerRefused) and self.lasts:
+            self.ended()
 
     def ended(self) -> None:
         """The daemon parts with it."""

@@ -311,6 +311,7 @@ class Node:
 
     def _to_worker(self, message: Any) -> None:
         assert self.machine is not None
+        self.hang.told(message)
         self._tell(message, self.machine.roster.epoch)
 
     def _tell(self, message: Any, epoch: int) -> None:

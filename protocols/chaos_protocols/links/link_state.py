@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from chaos_protocols.agreement.roster import Roster
@@ -20,6 +21,7 @@ from chaos_protocols.names import SITES_MAX, SiteId, link_key
 from chaos_protocols.wire.control import Envelope, LinkStateAdvertisement
 
 LinkKey = tuple[SiteId, SiteId]
+_Ways = tuple[dict[SiteId, SiteId], frozenset[SiteId]]
 REPORTS_MAX = SITES_MAX * 8
 OUTSIDERS_MAX = 64
 """Reporters outside the roster whose reports are kept: those that had news last."""
@@ -106,7 +108,13 @@ class LinkStateTable:
         """By outsider, those others whose reports it has brought."""
         self._agreed_keys: set[LinkKey] = set()
         self._near: dict[SiteId, list[SiteId]] = {}
-        self._hops: dict[tuple[SiteId, ...], tuple[dict[SiteId, SiteId], frozenset[SiteId]]] = {}
+        self._hops: dict[tuple[tuple[SiteId, ...], tuple[SiteId, ...]], _Ways] = {}
+        """By the neighbours, and those of them whose ways go first."""
+        self._is_of_run: Callable[[SiteId], bool] | None = None
+
+    def believe(self, is_of_run: Callable[[SiteId], bool]) -> None:
+        """Whom this site takes for one of the run, also while it is in no roster (spec 4.12)."""
+        self._is_of_run = is_of_run
 
     def is_outside(self, site: SiteId) -> bool:
         """It is not in the run, as far as is known here."""
@@ -265,14 +273,23 @@ class LinkStateTable:
         """Sites to which a way is known, this one among them; of the run those with a way over sites of the run."""
         return self._ways(roster, own_up)[1]
 
-    def _ways(self, roster: Roster, own_up: tuple[SiteId, ...]) -> tuple[dict[SiteId, SiteId], frozenset[SiteId]]:
+    def _ways(self, roster: Roster, own_up: tuple[SiteId, ...]) -> _Ways:
         self.follow(roster)
-        known = self._hops.get(own_up)
+        first = self._go_first(own_up)
+        known = self._hops.get((own_up, first))
         if known is None:
             if len(self._hops) >= ROUTES_CACHED_MAX:
                 self._hops.clear()
-            known = self._hops[own_up] = self._find_hops(own_up)
+            known = self._hops[own_up, first] = self._find_hops(own_up, first)
         return known
+
+    def _go_first(self, own_up: tuple[SiteId, ...]) -> tuple[SiteId, ...]:
+        """The neighbours over which a way is looked for first: those of the run. While this site is in no roster, those
+        that it takes for such; whoever else says that it is linked with somebody may have made that up."""
+        if self._inside is not None:
+            return tuple(site for site in own_up if site in self._inside)
+        believed = self._is_of_run
+        return tuple(site for site in own_up if believed(site)) if believed is not None else own_up
 
     def follow(self, roster: Roster) -> None:
         """The roster may have other sites and links than before."""
@@ -294,10 +311,11 @@ class LinkStateTable:
         self._trim_outsiders()
         self._forget_outsiders()
 
-    def _find_hops(self, own_up: tuple[SiteId, ...]) -> tuple[dict[SiteId, SiteId], frozenset[SiteId]]:
+    def _find_hops(self, own_up: tuple[SiteId, ...], first: tuple[SiteId, ...]) -> _Ways:
         first_hop: dict[SiteId, SiteId] = {site: site for site in own_up}
-        self._spread(first_hop, [site for site in own_up if not self.is_outside(site)], beyond=False)
+        self._spread(first_hop, list(first), beyond=False)
         if self._inside is None:
+            self._spread(first_hop, list(own_up), beyond=False)
             return first_hop, frozenset((self.site, *first_hop))
         self._spread(first_hop, [site for site in first_hop if self.is_outside(site)], beyond=False)
         reached = frozenset((self.site, *first_hop))

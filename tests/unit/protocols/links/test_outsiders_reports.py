@@ -6,12 +6,27 @@ import msgspec
 import pytest
 from tests.unit.protocols.links.test_router import envelope, hops, report
 from tests.unit.protocols.membership.test_outsiders import append
-from tests.unit.protocols.one_site import SETTINGS, A, B, Bench, C, D, E, link, record, roster_of, router_of, sent
+from tests.unit.protocols.one_site import (
+    MODEL,
+    SETTINGS,
+    A,
+    B,
+    Bench,
+    C,
+    D,
+    E,
+    heartbeat,
+    link,
+    record,
+    roster_of,
+    router_of,
+    sent,
+)
 from tests.unit.protocols.scheduler.scheduler_kit import alive
 
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.effects import Dial
+from chaos_protocols.effects import Dial, SendEnvelope
 from chaos_protocols.links.link_state import (
     BROUGHT_MAX,
     OUTSIDE_REASON_MAX,
@@ -21,7 +36,14 @@ from chaos_protocols.links.link_state import (
 )
 from chaos_protocols.links.router import Router
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.control import ConnectOrder, Envelope, LinkReady, LinkStateAdvertisement, RaftEnvelope
+from chaos_protocols.wire.control import (
+    ConnectOrder,
+    Envelope,
+    JoinRequest,
+    LinkReady,
+    LinkStateAdvertisement,
+    RaftEnvelope,
+)
 
 LINE = roster_of(A, B, C, links=(link(A, B), link(B, C)))
 """a - b - c; d and e are outside."""
@@ -139,6 +161,31 @@ def test_a_site_in_no_roster_takes_every_way() -> None:
     everybody = {A, B, C, D}
     assert overlay.next_hops(LINE, (D,)) == dict.fromkeys(everybody, D)
     assert overlay.reachable(LINE, (D,)) == {*everybody, E}
+
+
+def test_a_site_in_no_roster_goes_by_whom_it_believes_first() -> None:
+    """Whoever let itself be let in claims a link to the scheduler: it would have every request to join."""
+    overlay = LinkStateTable(E)
+    overlay.believe(lambda site: site == D)
+    overlay.learn(report(A, B))
+    assert overlay.next_hops(LINE, (A, D)) == {A: A, B: A, C: A, D: D}, "over no other way it goes all the same"
+    overlay.learn(report(D, C))
+    assert overlay.next_hops(LINE, (A, D)) == {A: A, B: D, C: D, D: D}, "three hops, and A says that it has but one"
+    assert overlay.reachable(LINE, (A, D)) == {A, B, C, D, E}
+
+
+def test_a_newcomer_asks_by_its_configured_peer_though_a_guest_claims_a_shorter_way() -> None:
+    """The guest hands nothing on, and would keep it out for as long as it says so."""
+    bench = Bench(E, peers=(D,)).up(A, D)
+    for claims in (A, D):
+        said = LinkStateAdvertisement(
+            neighbour=C, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="", versions=None, software=""
+        )
+        bench.hear(claims, said)
+    bench.handle(events.WorkerReady(model=MODEL, round=0, contribution_bytes=8))
+    asked = bench.hear(D, heartbeat(scheduler=C, knows_you=False))
+    assert sent(asked, JoinRequest)
+    assert {one.neighbour for one in asked if isinstance(one, SendEnvelope)} == {D}
 
 
 def test_who_is_admitted_counts_from_then_on() -> None:
