@@ -335,10 +335,9 @@ class Controller:
     async def _think(self, asked: AskPlanner) -> None:
         hello = self._machine.hello
         assert hello is not None
-        event: Event
         try:
             plan = await asyncio.to_thread(self._planner.make, asked, hello, self._machine.present)
-            event = PlanMade(asked=asked.asked, plan=plan)
+            event: Event = PlanMade(asked=asked.asked, plan=plan)
         except Unplannable as error:
             event = NoPlanMade(asked=asked.asked, reason=str(error), hopeless=error.hopeless)
         except Exception as error:
@@ -355,6 +354,7 @@ class Controller:
         except Exception as error:
             self._record("no-plan", f"the planner failed: {error}")
             return
+        self._record("plan-prepared", "taken at the end of a step, if nothing changes before", idle=sorted(idle))
         self._feed(PlanPrepared(idle=idle))
 
     def _keep(self, task: asyncio.Task[None]) -> None:

@@ -33,6 +33,12 @@ class Unplannable(Exception):
 Situation: TypeAlias = tuple[frozenset[int], frozenset[int], frozenset[int]]
 """(lost workers of the plan in force, workers outside of it that are here, all that are here)."""
 
+COPIES = 2
+"""Holders of each layer that a plan should have: what one worker takes along when it dies, another has."""
+
+COPIES_PRICE = 0.2
+"""Share of the speed that `COPIES` may cost at most; beyond it the training takes the risk, and says so."""
+
 Held: TypeAlias = Mapping[int, Holding]
 """What each worker that is left has of the state."""
 
@@ -78,13 +84,10 @@ class Ways:
             return Way("start", even_plan(model, workers, dp, pp), f"{dp} pipelines of {pp} stages, as asked for")
         start = even_plan(model, workers[: min(layers, len(workers))], 1, min(layers, len(workers)))
         chosen = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in workers))
-        try:
-            settings = Settings(policies=frozenset({Policy.DYNAMIC}), every_dp_workers_max=64)
-            decision = RecoveryPlanner(model, chosen, settings).plan(start, frozenset())
-        except NoPlan as error:
-            raise Unplannable(str(error), hopeless=False) from error
+        settings = Settings(policies=frozenset({Policy.DYNAMIC}), every_dp_workers_max=64)
+        decision, kept = decide(model, chosen, start, frozenset(), settings)
         reason = f"shortest step for {len(workers)} workers: {decision.step_s:.4g} s expected"
-        return Way("start", decision.plan, reason)
+        return Way("start", decision.plan, reason + kept)
 
     def _given(self, plan: ExecutionPlan, model: ModelProfile, present: list[int]) -> ExecutionPlan:
         if plan.num_layers != len(model.layers) or plan.micro_batches != model.global_micro_batches:
@@ -125,22 +128,39 @@ class Ways:
             reason = f"the same pipelines, with worker {names}"
             return Way("spare", plan, reason, moves_of(transfers, model), moving_s)
         live = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in present | gone))
-        decision = self._decide(model, live, current, lost)
+        settings = Settings(policies=self._policies - {Policy.RESTART} or frozenset({Policy.REROUTE}))
+        decision, kept = decide(model, live, current, lost & live.workers, settings)
+        reason = decision.reason.rstrip(".") + kept
         if decision.policy is not Policy.DYNAMIC:
-            return Way(decision.policy.value, decision.plan, decision.reason, (), decision.transition_s)
+            return Way(decision.policy.value, decision.plan, reason, (), decision.transition_s)
         survivors: dict[int, Holding] = {worker: held.get(worker, {}) for worker in present}
         found = restore(model, live, survivors, decision.plan)
         moves = moves_of(found.transfers, model)
-        return Way(decision.policy.value, found.plan, decision.reason, moves, decision.transition_s)
+        return Way(decision.policy.value, found.plan, reason, moves, decision.transition_s)
 
-    def _decide(
-        self, model: ModelProfile, cluster: ClusterFacts, current: ExecutionPlan, lost: frozenset[int]
-    ) -> RecoveryDecision:
-        settings = Settings(policies=self._policies - {Policy.RESTART} or frozenset({Policy.REROUTE}))
-        try:
-            return RecoveryPlanner(model, cluster, settings).plan(current, lost & cluster.workers)
-        except NoPlan as error:
-            raise Unplannable(str(error), hopeless=False) from error
+
+def decide(
+    model: ModelProfile, cluster: ClusterFacts, current: ExecutionPlan, lost: frozenset[int], settings: Settings
+) -> tuple[RecoveryDecision, str]:
+    """The planner's decision, and what is to be said of copies. Raises `Unplannable`.
+
+    The fastest plan may give each layer a single holder: several pipelines become one. The next loss then ends the
+    training, or costs a rescue from other sites, so that a slower plan with `COPIES` is taken if there is one within
+    `COPIES_PRICE`."""
+    try:
+        fastest = RecoveryPlanner(model, cluster, settings).plan(current, lost)
+    except NoPlan as error:
+        raise Unplannable(str(error), hopeless=False) from error
+    if fastest.plan.copies >= COPIES:
+        return fastest, ""
+    try:
+        safer = RecoveryPlanner(model, cluster, replace(settings, copies=COPIES)).plan(current, lost)
+    except NoPlan:
+        return fastest, "; some layers have one holder, and no plan gives them a second"
+    price = 1.0 - safer.chosen.score / fastest.chosen.score
+    if price > COPIES_PRICE:
+        return fastest, f"; some layers have one holder: a second for each would cost {price:.0%} of the speed"
+    return safer, f"; every layer has a second holder, at {max(0.0, price):.1%} of the speed"
 
 
 def even_plan(model: ModelProfile, workers: list[int], pipelines: int, stages: int) -> ExecutionPlan:

@@ -96,6 +96,11 @@ class ExecutionPlan(Layout):
         plan.__dict__.update(values)
         return plan
 
+    @property
+    def copies(self) -> int:
+        """Live holders of the layer that has fewest."""
+        return min(len(workers) for workers in holders_of(self.pipelines, self.lost_set))
+
     def failed_per_stage(self, failed: Iterable[int] = ()) -> tuple[int, ...]:
         """F_i of formula 13: lost and newly failed workers per stage index (unequal pipelines share indices)."""
         gone = self.lost_set | frozenset(failed)

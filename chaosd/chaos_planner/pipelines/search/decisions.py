@@ -26,6 +26,7 @@ class Settings:
     memory kept free of what the estimate counts. `restartable`: failed workers whose devices still answer, so that a
     restart brings them back. `returned`: workers lost before that are usable again. `external_rate_bytes_per_s`: how
     fast state that no local worker holds comes from other institutions or a checkpoint; None where there is neither.
+    `copies`: live holders that each layer keeps, so that one fewer may be lost next without its state being gone.
     """
 
     policies: frozenset[Policy] = frozenset(Policy)
@@ -35,12 +36,14 @@ class Settings:
     restartable: frozenset[int] = frozenset()
     returned: frozenset[int] = frozenset()
     external_rate_bytes_per_s: float | None = None
+    copies: int = 1
 
     def __post_init__(self) -> None:
         if not self.policies:
             raise refuse("settings.policies", self.policies, "at least one policy")
         require_int("settings.dp_spread", self.dp_spread, minimum=0, maximum=WORKERS_MAX)
         require_int("settings.every_dp_workers_max", self.every_dp_workers_max, minimum=0, maximum=WORKERS_MAX)
+        require_int("settings.copies", self.copies, minimum=1, maximum=WORKERS_MAX)
         require_number("settings.memory_margin", self.memory_margin)
         if self.memory_margin >= 1.0:
             raise refuse("settings.memory_margin", self.memory_margin, "a number from 0 to below 1")

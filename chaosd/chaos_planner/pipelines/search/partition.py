@@ -80,7 +80,7 @@ def _best(
         able = [device for device in devices if device.speed >= speed]
         memory = int(min(device.memory_bytes for device in able) * (1.0 - asked.settings.memory_margin))
         members = _members(len(able), asked.pipelines, asked.settings)
-        found = _search(costs, tables, len(able), speed, memory, members)
+        found = _search(costs, tables, len(able), speed, memory, members, asked.settings.copies)
         if found is None:
             continue
         names = {device.worker: held[device.worker] for device in able}
@@ -92,21 +92,23 @@ def _best(
 
 def _members(workers: int, present: int, settings: Settings) -> Sequence[int]:
     if workers <= settings.every_dp_workers_max:
-        return range(1, workers + 1)
-    return range(max(1, min(present, workers) - settings.dp_spread), present + settings.dp_spread + 1)
+        return range(min(settings.copies, workers), workers + 1)
+    least = max(settings.copies, min(present, workers) - settings.dp_spread)
+    return range(least, max(least, present + settings.dp_spread) + 1)
 
 
 def _search(
-    costs: Costs, tables: Tables, workers: int, speed: float, memory_bytes: int, members: Sequence[int]
+    costs: Costs, tables: Tables, workers: int, speed: float, memory_bytes: int, members: Sequence[int], copies: int
 ) -> Found | None:
     """The search; where no DP degree near the present one fits in memory, with ever fewer and longer pipelines."""
     lowest = members[0]
     while True:
         searched = Search(costs, tables, workers=workers, speed=speed, memory_bytes=memory_bytes, members=members).run()
-        if searched is not None or lowest == 1:
+        if searched is not None or lowest <= copies:
             return searched
-        members = range(lowest // 2, lowest)[:4]
-        lowest //= 2
+        fewer = max(copies, lowest // 2)
+        members = range(fewer, lowest)[:4]
+        lowest = fewer
 
 
 def _held(current: ExecutionPlan, live: list[int], without_state: frozenset[int]) -> Mapping[int, Range]:

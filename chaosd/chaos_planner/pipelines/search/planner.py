@@ -90,6 +90,9 @@ class RecoveryPlanner:
                 f"{len(measured.over_memory)} workers would exceed their memory (up to {measured.peak_bytes} bytes; "
                 f"memory_bytes is {have} on the smallest, settings.memory_margin {self.settings.memory_margin:g})"
             )
+        wanted = self.settings.copies
+        if wanted > 1 and not why_not and new.copies < wanted:
+            why_not = f"a layer would have {new.copies} of the {wanted} holders of settings.copies"
         samples = self.model.global_batch_samples
         if math.isinf(self.cluster.mtbf_s):
             score = samples / measured.step_s

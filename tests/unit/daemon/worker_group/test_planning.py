@@ -236,3 +236,42 @@ def test_layers_that_are_spread_alike_are_closed_together_and_others_apart() -> 
 def test_a_shape_that_does_not_fit_is_refused(shape: dict[str, int], layers: int, text: str) -> None:
     with pytest.raises(Unplannable, match=text):
         SitePlanner(workers=4, **shape).make(ask(1), greeting(layers), frozenset(range(4)))
+
+
+def after_a_loss(optimizer_step_s: float) -> Plan:
+    """Three pipelines of two stages lose a worker: five stages in a row would make the shortest step."""
+    layers = tuple(msgspec.structs.replace(each, optimizer_step_s=optimizer_step_s) for each in greeting().layers)
+    greeted = msgspec.structs.replace(greeting(), layers=layers)
+    planner = SitePlanner(workers=6, pipelines=3, stages=2, policies=frozenset({Policy.REROUTE, Policy.DYNAMIC}))
+    begun(planner, range(6), greeted)
+    plan = planner.make(ask(2, {0}), greeted, frozenset(range(1, 6)))
+    prove(plan.shares, layers=6, micro_batches=8)
+    return plan
+
+
+def holders(plan: Plan) -> list[int]:
+    shares = plan.shares.values()
+    return [sum(share.first_layer <= layer < share.last_layer for share in shares) for layer in range(6)]
+
+
+def test_a_second_holder_of_every_layer_is_worth_some_speed() -> None:
+    plan = after_a_loss(0.02)
+    assert min(holders(plan)) >= 2 and "every layer has a second holder, at 7.1% of the speed" in plan.reason
+
+
+def test_a_second_holder_that_costs_too_much_is_done_without_and_said() -> None:
+    plan = after_a_loss(0.2)
+    assert min(holders(plan)) == 1 and "a second for each would cost 29% of the speed" in plan.reason
+
+
+def test_where_no_second_holder_fits_that_is_said() -> None:
+    planner = SitePlanner(workers=2, pipelines=2, stages=1)
+    begun(planner, range(2), greeting())
+    plan = planner.make(ask(2, {0}), greeting(), frozenset({1}))
+    assert holders(plan) == [1] * 6 and "no plan gives them a second" in plan.reason
+
+
+def test_a_first_plan_has_two_holders_too() -> None:
+    layers = tuple(msgspec.structs.replace(each, optimizer_step_s=0.02) for each in greeting().layers)
+    plan = begun(SitePlanner(workers=5), range(5), msgspec.structs.replace(greeting(), layers=layers))
+    assert min(holders(plan)) >= 2
