@@ -23,9 +23,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the order of samples, and of dropout")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    model = text_model.layers(width=64, blocks=6, heads=4, length=64, dropout=0.1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     with Coordinator() as coordinator:
+        device = coordinator.device
+        model = text_model.layers(width=64, blocks=6, heads=4, length=64, dropout=0.1).to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         model = coordinator.replicate(model)
         coordinator.register(
             model=model,
@@ -37,7 +38,7 @@ def main() -> None:
         )
         for inputs, targets in batches:
             before = coordinator.round
-            loss = text_model.loss(model(inputs), targets)
+            loss = text_model.loss(model(inputs.to(device)), targets.to(device))
             loss.backward()
             coordinator.log(loss=loss.item())
             coordinator.step()

@@ -49,7 +49,7 @@ def main() -> None:
     torch.set_num_threads(1)
     sync = mode(given.sync)
     with Coordinator() as coordinator:
-        made = text_model.layers(given.width, given.blocks, 4, given.length, given.dropout)
+        made = text_model.layers(given.width, given.blocks, 4, given.length, given.dropout).to(coordinator.device)
         model = coordinator.parallelize(made, loss=text_model.loss)
         coordinator.register(model=model, optimizer=lambda p: torch.optim.AdamW(p, lr=3e-3), clip_norm=1.0, sync=sync)
         loader = coordinator.loader(

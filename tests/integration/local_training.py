@@ -15,6 +15,7 @@ import torch
 from tests.integration import ordinary_training, site_training
 from tests.integration.sharded_training import digest
 from tests.integration.site_training import GLOBAL_BATCH, Points, make_model, make_optimizer, make_scheduler, pause
+from tests.rigs import devices
 
 from chaos import Coordinator, DiLoCo, LocalSGD, OuterSGD
 
@@ -32,7 +33,7 @@ def note(given: dict[str, Any], round: int, layers: dict[int, str]) -> None:
 
 
 def ordinary(given: dict[str, Any]) -> None:
-    model = make_model()
+    model = devices.placed(make_model())
     optimizer = make_optimizer(list(model.parameters()))
     with Coordinator(handle_signals=False, verbose=False) as coordinator:
         coordinator.register(model=model, optimizer=optimizer, scheduler=make_scheduler(optimizer), sync=mode_of(given))
@@ -51,7 +52,7 @@ def ordinary(given: dict[str, Any]) -> None:
 def stages(given: dict[str, Any]) -> None:
     every = given["every"]
     with Coordinator(standalone=given.get("standalone", False), handle_signals=False, verbose=False) as coordinator:
-        model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy)
+        model = coordinator.parallelize(devices.placed(make_model()), loss=torch.nn.functional.cross_entropy)
         coordinator.register(
             model=model, optimizer=make_optimizer, scheduler=make_scheduler, clip_norm=2.0, sync=mode_of(given)
         )

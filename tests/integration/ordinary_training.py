@@ -10,6 +10,7 @@ import torch
 from tests.integration.replica_training import note
 from tests.integration.sharded_training import WHOLE_VARIABLE, digest, tell_whole
 from tests.integration.site_training import GLOBAL_BATCH, Points, make_model, make_scheduler, pause
+from tests.rigs import devices
 
 from chaos import Coordinator
 
@@ -22,12 +23,13 @@ def rows(round: int, seed: int) -> list[int]:
 def backward(model: torch.nn.Module, round: int, seed: int) -> None:
     data, wanted = Points(), rows(round, seed)
     torch.manual_seed(1000 * seed + round)
-    torch.nn.functional.cross_entropy(model(data.x[wanted]), data.y[wanted]).backward()
+    inputs, targets = data.x[wanted].to(devices.NAME), data.y[wanted].to(devices.NAME)
+    torch.nn.functional.cross_entropy(model(inputs), targets).backward()
 
 
 def main() -> None:
     given = json.loads(os.environ["TRAINING"])
-    model = make_model()
+    model = devices.placed(make_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     def clip(update: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from blake3 import blake3
 from tests.integration.site_training import GLOBAL_BATCH, MICRO_BATCH, STEPS, Fault, Points, faults, make_model
+from tests.rigs import devices
 
 from chaos import Coordinator
 from chaos.worker_group import replicas, summing
@@ -33,7 +34,7 @@ def train(
     pace_s: float = 0.0,
 ) -> None:
     """`touch(step, where)` is called before each forward and backward pass, `after` after each batch."""
-    model = make_model()
+    model = devices.placed(make_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     def clip(update: Any) -> None:
@@ -46,7 +47,8 @@ def train(
             Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=seed, steps=steps
         ):
             touch(coordinator.round, "forward")
-            loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+            outputs = model(inputs.to(devices.NAME))
+            loss = torch.nn.functional.cross_entropy(outputs, targets.to(devices.NAME))
             touch(coordinator.round, "backward")
             loss.backward()
             coordinator.log(loss=float(loss.detach()))

@@ -76,7 +76,7 @@ def read_badly() -> None:
 
 def digest(tensors: list[torch.Tensor]) -> str:
     """Of a layer's parameters."""
-    return hashlib.blake2b(b"".join(each.detach().numpy().tobytes() for each in tensors)).hexdigest()
+    return hashlib.blake2b(b"".join(each.detach().cpu().numpy().tobytes() for each in tensors)).hexdigest()
 
 
 if __name__ == "__main__":

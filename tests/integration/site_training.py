@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from tests.rigs import devices
 
 from chaos import Coordinator
 from chaos.worker_group import interpreter, lane_lines, layers, life, line, summing, together
@@ -113,7 +114,7 @@ def train(
     """`after(model, report)` is called after each step."""
     with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
         sharded: dict[str, Any] = {"shard_optimizer": True, "optimizer_copies": copies} if copies else {}
-        module = OwnForward() if traced else make_model()
+        module = OwnForward() if traced else make_model() if device_group else devices.placed(make_model())
         model = coordinator.parallelize(
             module, loss=torch.nn.functional.cross_entropy, device_group=device_group, **sharded
         )
@@ -144,7 +145,7 @@ class Fault:
         with open(os.environ["STRUCK"], "a", encoding="utf-8") as out:
             out.write(f"{self.who.partition('.')[0]} {self.where} {time.monotonic()!r}\n")
         if not self.number:
-            raise RuntimeError("CUDA error: unspecified launch failure\nand what torch says of it, on more lines")
+            devices.fail()
         os.kill(os.getpid(), self.number)
 
     def before(self, owner: Any, name: str, due: Callable[..., bool]) -> None:

@@ -21,6 +21,7 @@ from tests.integration.site_training import (
     make_optimizer,
     make_scheduler,
 )
+from tests.rigs import devices
 
 from chaos import Coordinator
 
@@ -30,7 +31,7 @@ def main() -> None:
         _plant(fault)
     given = json.loads(os.environ["TRAINING"])
     with Coordinator(handle_signals=False, verbose=False) as coordinator:
-        model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy)
+        model = coordinator.parallelize(devices.placed(make_model()), loss=torch.nn.functional.cross_entropy)
         scheduler = make_scheduler if given.get("scheduled") else None
         coordinator.register(model=model, optimizer=make_optimizer, scheduler=scheduler)
         loader = coordinator.loader(

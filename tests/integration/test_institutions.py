@@ -20,12 +20,14 @@ import numpy as np
 import pytest
 import torch
 from tests.integration import site_training
+from tests.rigs import devices
 from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 from tests.rigs.warm import Forked
 from tests.rigs.worker_group import SCRIPT, Ran, launch, train
 
 from chaos.frameworks.base import Bytes
 from chaos.worker_group.data import Loader
+from chaos.worker_group.devices import device_of
 from chaos.worker_group.interpreter import StepRun, Task
 from chaos.worker_group.layers import Layer, chain
 from chaos.worker_group.layout import ModelLayout
@@ -70,7 +72,7 @@ def reference(
     digest: Callable[[Layer], str] = Layer.digest,
 ) -> Digests:
     """Two sites' training in this process, without daemons, groups and faults. `micro_batches`: samples of one."""
-    model = site_training.make_model()
+    model = devices.placed(site_training.make_model())
     layers = chain(list(model))
     for layer in layers:
         layer.train_with(site_training.make_optimizer)
@@ -91,11 +93,12 @@ def reference(
             share=Share(first_layer=0, last_layer=len(layers), stream=stream),
             layers=layers,
             loss=loss,
-            boundaries=measure(layers, loss, loader).boundaries,
+            boundaries=measure(layers, loss, loader, device_of(model)).boundaries,
             me=0,
             groups=None,
             seed=seed,
             micro_batches=loader.micro_batches,
+            device=device_of(model),
         )
         tasks.append((task, loader))
     found: Digests = {}

@@ -29,6 +29,7 @@ from tests.integration.test_institutions import (
     spawn,
     told,
 )
+from tests.rigs import devices
 from tests.rigs.site import Site, wait_for
 from tests.rigs.worker_group import Ran
 
@@ -51,7 +52,7 @@ def one_thread() -> None:
 @cache
 def reference() -> Digests:
     """Site 0 with the ordinary script, site 1 with replicas, in this process."""
-    model = make_model()
+    model = devices.placed(make_model())
 
     def clip(update: Any) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
@@ -73,7 +74,8 @@ def reference() -> Digests:
         for g in range(loader.micro_batches):
             torch.manual_seed(seed_of(loader.seed, step, g, 0))
             inputs, targets = loader.micro_batch(step, g)
-            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+            outputs = model(inputs.to(devices.NAME))
+            torch.nn.functional.cross_entropy(outputs, targets.to(devices.NAME)).backward()
             run.take(0.0)
         other = np.zeros_like(vector)
         whole.lay_out(run.sums.total(0) / loader.micro_batches, other)

@@ -38,7 +38,7 @@ def alone() -> list[tuple[str, ...]]:
 def check(ran: Ran) -> None:
     assert ran.failed == "", ran.happened
     missing = [step for step in range(1, STEPS + 1) if step not in {each.fields["step"] for each in ran.of("step")}]
-    assert len(missing) <= 1, "a step whose last answer died with its worker is told of by the next one"
+    assert len(missing) <= max(1, len(ran.struck)), "a last answer may die with its worker, once a loss"
     assert ran.digests == [digests for step, digests in enumerate(alone(), 1) if step not in missing]
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from tests.integration import device_training
 from tests.integration.device_training import MISTAKES
+from tests.rigs.devices import REAL
 from tests.rigs.worker_group import alone, train
 
 from chaos_planner.pipelines.plans.layout import Policy
 from chaosd.worker_group.devices import Placement
 
+SAID_OF_A_LOSS = "RuntimeError: CUDA error: unspecified launch failure"
 ON_A_DEVICE = Path(device_training.__file__)
 
 
@@ -26,7 +28,8 @@ async def test_a_worker_whose_device_fails_ends_and_the_others_go_on(tmp_path: P
     assert ran.failed == "" and ran.policies == ["start", "reroute"]
     assert ran.digests[-1] == alone()[-1]
     (lost,) = ran.of("worker-lost")
-    assert lost.reason == "its device failed: RuntimeError: CUDA error: unspecified launch failure"
+    said = "AcceleratorError: CUDA error: an illegal memory access was encountered" if REAL else SAID_OF_A_LOSS
+    assert lost.reason == f"its device failed: {said}"
     assert lost.fields["worker"] == 1
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration import site_training
-from tests.rigs import warm
+from tests.rigs import devices, warm
 
 from chaos_planner.pipelines.plans.layout import Policy
+from chaosd.worker_group import processes
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.devices import Placement
 from chaosd.worker_group.history import Happened
@@ -32,8 +34,12 @@ STOPPED_S = 20.0
 than the time between two looks."""
 
 
-def launch(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> warm.Forked:
+def launch(
+    command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]
+) -> warm.Forked | subprocess.Popen[bytes]:
     """In place of a new interpreter."""
+    if devices.REAL:
+        return processes.launch(command, {**os.environ, **environment}, shared)
     paths = {variable: f"/proc/{os.getpid()}/fd/{descriptor}" for variable, descriptor in shared.items()}
     words = command[1:] if command[1] != "-u" else command[2:]
     with open(os.dup(2), "wb") as output:
@@ -109,7 +115,7 @@ async def train(
         group_size=group_size,
         environment={"FAULTS": faults, "STRUCK": str(struck), "OMP_NUM_THREADS": "1", **(environment or {})},
         daemon=daemon,
-        placement=placement,
+        placement=placement or (devices.placement() if group_size == 1 else None),
         happened=happened,
     )
     try:
