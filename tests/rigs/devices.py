@@ -31,7 +31,7 @@ def placed(model: torch.nn.Sequential) -> torch.nn.Sequential:
 
 def placement() -> Placement | None:
     """For workers; None: the CPU, which the fake device needs as well."""
-    return Placement([f"{NAME}:0"]) if REAL else None
+    return Placement([NAME if ":" in NAME else f"{NAME}:0"]) if REAL else None
 
 
 def fail() -> None:

@@ -39,7 +39,9 @@ def launch(
 ) -> warm.Forked | subprocess.Popen[bytes]:
     """In place of a new interpreter."""
     if devices.REAL:
-        return processes.launch(command, {**os.environ, **environment}, shared)
+        searched = os.pathsep.join(filter(None, (str(warm.ROOT), os.environ.get("PYTHONPATH"))))
+        words = [sys.executable, *command[1:]]
+        return processes.launch(words, {**os.environ, **environment, "PYTHONPATH": searched}, shared)
     paths = {variable: f"/proc/{os.getpid()}/fd/{descriptor}" for variable, descriptor in shared.items()}
     words = command[1:] if command[1] != "-u" else command[2:]
     with open(os.dup(2), "wb") as output:

@@ -272,12 +272,11 @@ class TorchFramework:
 
     def plain_parameters(self) -> list[torch.Tensor]:
         """Those that are trained, in the order of a vector, if that is their gradients and nothing else, as they are:
-        float32 on the host, in memory that no script keeps. Otherwise none."""
+        summed as float32, on one device, in memory that no script keeps. Otherwise none."""
         sources = list(self._sources.values()) if self._set_to_none else []
-        plain = [
-            p for p in sources if isinstance(p, torch.Tensor) and (p.dtype, p.device.type) == (torch.float32, "cpu")
-        ]
-        return plain if len(plain) == len(sources) else []
+        plain = [p for p in sources if isinstance(p, torch.Tensor) and p.dtype in _EXACT_AS_FLOAT32]
+        one_device = len({p.device for p in plain}) == 1
+        return plain if one_device and len(plain) == len(sources) else []
 
     def check_frozen(self) -> None:
         """Raises ValueError where a parameter has a gradient and no optimizer."""
@@ -354,6 +353,7 @@ class TorchFramework:
             yield from scheduler_items(name, scheduler)
 
 
+_EXACT_AS_FLOAT32 = (torch.float32, torch.bfloat16, torch.float16)
 _SUMMED_AS = {"float64": torch.float64, "float32": torch.float32}
 
 

@@ -112,6 +112,10 @@ class Accelerator(Device):
         self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
         """Host memory from which a copy may still read, with what tells that it is done."""
         self._pins = _can_pin()
+        # Gradients are computed on a thread of their own for each device, which has nothing of the device before its
+        # first kernel; where that would be the library's of matrices, torch warns.
+        begun = torch.ones(1, device=name, requires_grad=True)
+        torch.autograd.grad(begun * begun, begun)
 
     def leave(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type == "cpu":

@@ -78,7 +78,7 @@ class WholeModel(HeldPart):
         self._framework.check_frozen()
         found = whole(self._plain, [p.grad for p in self._plain])
         self._framework.discard()
-        return private([each.to_dense() if each.is_sparse else each for each in found])
+        return private([(each.to_dense() if each.is_sparse else each).float() for each in found])
 
     def flat(self, vector: Bytes) -> torch.Tensor:
         """The vector of a round as a gradient; a view where that has one type."""
@@ -97,7 +97,7 @@ class WholeModel(HeldPart):
             self._session.apply(self._taken, round)
             return
         for parameter, part in zip(self._plain, torch.split(gradient, [p.numel() for p in self._plain]), strict=True):
-            parameter.grad = part.view_as(parameter).to(parameter.device)
+            parameter.grad = part.view_as(parameter).to(device=parameter.device, dtype=parameter.dtype)
         self._framework.optimizer_step(round)
 
     def forget(self) -> None:

@@ -11,6 +11,7 @@ from tests.integration.site_training import CLASSES, FEATURES, SAMPLES, WIDTH, B
 
 from chaos import ChangedOutside, Coordinator, LocalSGD
 from chaos.frameworks import framework_of
+from chaos.frameworks.torch import TorchFramework
 from chaos.sync.every_step import EveryStep
 from chaos.worker_group.data import Permutation
 from chaos.worker_group.seeding import seed_of
@@ -27,9 +28,29 @@ def with_statistics() -> torch.nn.Module:
     )
 
 
-def trained(model: torch.nn.Module, steps: int, **registered: Any) -> tuple[Any, Coordinator]:
+class Narrow(torch.nn.Module):
+    """In 16 bits, without buffers."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.one, self.other = (
+            torch.nn.Linear(FEATURES, WIDTH, dtype=dtype),
+            torch.nn.Linear(WIDTH, CLASSES, dtype=dtype),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left: torch.Tensor = self.other(torch.tanh(self.one(x.to(self.one.weight.dtype))))
+        return left.float()
+
+
+def trained(
+    model: torch.nn.Module, steps: int, *, keeps_gradients: bool = False, **registered: Any
+) -> tuple[Any, Coordinator]:
     """An ordinary loop; the coordinator is closed."""
-    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+    with Coordinator(
+        standalone=True, handle_signals=False, verbose=False, zero_grad_set_to_none=not keeps_gradients
+    ) as coordinator:
         model = coordinator.replicate(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
@@ -83,6 +104,27 @@ def test_an_ordinary_loop_leaves_the_bits_of_plain_gradient_accumulation(make: A
     by_hand(plain, 3)
     for (name, one), other in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_are_summed_alike_where_they_are_and_through_the_vector_of_a_round(dtype: torch.dtype) -> None:
+    one, other = Narrow(dtype), Narrow(dtype)
+    trained(one, 3)
+    trained(other, 3, keeps_gradients=True)
+    for (name, mine), theirs in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs), name
+
+
+def test_gradients_stay_on_the_device_of_the_parameters() -> None:
+    def summed_where(*devices: str) -> list[str]:
+        """`meta`: a device whose numbers cannot be copied."""
+        model = torch.nn.Sequential(*(torch.nn.Linear(2, 2, device=device) for device in devices))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        framework = TorchFramework({"model": model}, {"optimizer": optimizer}, {}, set_to_none=True)
+        return [each.device.type for each in framework.plain_parameters()]
+
+    assert summed_where("meta", "meta") == ["meta"] * 4 and summed_where("cpu") == ["cpu"] * 2
+    assert summed_where("cpu", "meta") == []
 
 
 def test_clipping_sees_the_mean_over_the_whole_step() -> None:
