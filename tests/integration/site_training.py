@@ -114,7 +114,8 @@ def train(
     """`after(model, report)` is called after each step."""
     with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
         sharded: dict[str, Any] = {"shard_optimizer": True, "optimizer_copies": copies} if copies else {}
-        module = OwnForward() if traced else make_model() if device_group else devices.placed(make_model())
+        module = OwnForward() if traced else make_model()
+        module = module if device_group else devices.placed(module)
         model = coordinator.parallelize(
             module, loss=torch.nn.functional.cross_entropy, device_group=device_group, **sharded
         )

@@ -175,11 +175,17 @@ async def group(
     return await train(site.folder, **options)
 
 
-def fast_when(tmp_path: Path, kind: str, **fields: int) -> Callable[[Controller, Happened], None]:
+def fast_when(tmp_path: Path, kind: str, *, after: str = "", **fields: int) -> Callable[[Controller, Happened], None]:
     """Of what a group tells, but for the state with which it began: from then on nobody has to give others the time to
-    come. (Who is fast before a lost stage is back may be through and gone by then, with the only state.)"""
+    come. `after`: it counts once that was told. (Who is fast before a lost stage is back may be through and gone by
+    then, with the only state.)"""
+
+    told = {""}
 
     def watch(_: Controller, entry: Happened) -> None:
+        told.add(entry.kind)
+        if after not in told:
+            return
         if entry.kind == "state-loaded" and not int(str(entry.fields["step"])):
             return
         if entry.kind == kind and all(int(str(entry.fields[name])) == value for name, value in fields.items()):
@@ -251,7 +257,7 @@ async def test_a_stage_without_a_holder_comes_back_from_the_other_institution(tm
             pp=2,
             restarts=1,
             faults="1:3:backward",
-            watch=fast_when(tmp_path, "state-loaded"),
+            watch=fast_when(tmp_path, "state-loaded", after="state-lost"),
         )
         await ended(process)
     assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened
@@ -274,7 +280,7 @@ async def test_the_only_copy_of_an_optimizers_state_comes_back_from_the_other_in
             pp=1,
             copies=1,
             faults="1:3:backward",
-            watch=fast_when(tmp_path, "state-loaded"),
+            watch=fast_when(tmp_path, "state-loaded", after="state-lost"),
         )
         await ended(process)
     assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened

@@ -175,7 +175,7 @@ async def test_a_schedule_with_stages_is_that_of_an_ordinary_script_and_comes_ba
             faults="1:5:backward",
             script=STAGES,
             training={"scheduled": True},
-            watch=fast_when(tmp_path, "state-loaded"),
+            watch=fast_when(tmp_path, "state-loaded", after="state-lost"),
         )
         await ended(process)
         await ended(other)

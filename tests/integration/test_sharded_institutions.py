@@ -149,7 +149,7 @@ async def test_a_stage_whose_only_device_group_dies_comes_back_from_the_other_in
             pp=2,
             restarts=1,
             faults="1.1:3:backward",
-            watch=fast_when(tmp_path, "state-loaded"),
+            watch=fast_when(tmp_path, "state-loaded", after="state-lost"),
         )
         await ended(process)
     assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened
@@ -175,7 +175,7 @@ async def test_tensor_parallel_layers_train_with_an_ordinary_script_and_come_bac
             pp=2,
             restarts=1,
             faults="1.1:3:backward",
-            watch=fast_when(tmp_path, "state-loaded"),
+            watch=fast_when(tmp_path, "state-loaded", after="state-lost"),
         )
         await ended(process)
     assert ran.failed == "" and len(ran.of("state-lost")) == len(ran.struck) == 1, ran.happened

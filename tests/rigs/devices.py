@@ -7,12 +7,14 @@ the CPU in any case. What a test expects is computed on the same device: bits ar
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tests.rigs import fake_device
 
 from chaosd.worker_group.devices import CPU, Placement
+
+Model = TypeVar("Model", bound=torch.nn.Module)
 
 NAME = os.environ.get("TESTS_DEVICE", CPU)
 REAL = NAME not in (CPU, fake_device.NAME)
@@ -22,7 +24,7 @@ FAILS = 'extern "C" __global__ void fails() { *(float *)16 = 1.0f; }'
 """Writes where no memory is: from then on every call of this process on this device is an error."""
 
 
-def placed(model: torch.nn.Sequential) -> torch.nn.Sequential:
+def placed(model: Model) -> Model:
     """The model, on the device."""
     if NAME == fake_device.NAME:
         fake_device.install()
