@@ -26,7 +26,7 @@ EARLY = (
                 "old, rekeyed = self.replica.install(roster); self._lift_fence()",
             ),
         ),
-        stories=("47", "66", "107"),
+        test="test_replica:test_what_was_held_back_for_a_planned_change_is_given_to_its_views",
     ),
     Undone(
         row=3,
@@ -241,7 +241,7 @@ EARLY = (
     Undone(
         row=23,
         patches=(Patch(f"{REPORTS}.spoke_lately", " or report.epoch != facts.roster.epoch", ""),),
-        stories=("89",),
+        test="test_restore_point:test_report_from_before_the_roster_of_now_says_nothing_of_a_worker",
     ),
     Undone(
         row=24,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 from tests.unit.protocols.follower import (
     Follower,
+    of,
     plan,
+    training_member,
+    views,
 )
 from tests.unit.protocols.one_site import (
     EPOCH,
@@ -22,8 +25,10 @@ from tests.unit.protocols.one_site import (
 )
 from tests.unit.protocols.scheduler.scheduler_kit import elect
 
+from chaos_protocols import events
 from chaos_protocols.agreement.commands import (
     AddSite,
+    Replicate,
     RetryRound,
     decode_roster,
     encode_command,
@@ -38,6 +43,7 @@ from chaos_protocols.agreement.raft.messages import (
     Snapshot,
     SnapshotRequest,
 )
+from chaos_protocols.effects import Contribute
 from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster, last_known_roster
 from chaos_protocols.wire.control import (
     LinkRequest,
@@ -93,6 +99,18 @@ def test_a_site_gives_nothing_to_the_round_of_a_planned_change_before_its_fate_i
     assert bench.machine.roster.link(B, C) is not None
 
 
+def test_what_was_held_back_for_a_planned_change_is_given_to_its_views() -> None:
+    bench = training_member()
+    machine = bench.machine
+    machine.replica.fence(bench.last + 1)
+    machine.rounds.fence(2)
+    bench.handle(events.WorkerContributed(round=2, weight=1.0))
+    assert not of(bench.taken(), Contribute), "the change has not been decided"
+    bench.agreed(Replicate(views=views(bench, 2), replication=plan(C, B)))
+    given = of(bench.taken(), Contribute)
+    assert given and {one.tag for one in given} == {machine.rounds.running}, "nothing under the tag of before"
+
+
 def test_a_leaver_that_the_agreement_still_counts_is_heard_and_a_stranger_is_not() -> None:
     roster = roster_of(A, B)
     with_site = msgspec.structs.replace(roster, sites=(*roster.sites, *roster_of(D).sites))
@@ -123,8 +141,8 @@ def test_a_founder_that_says_below_how_many_rounds_wait_is_joined_by_those_that_
     roster = bootstrap_roster(facts, PLANNER, "ab" * 16)
     assert roster.floor_sites == 2 and "install" in roster.version_problem(Versions(oldest=2, newest=5))
     assert not roster.version_problem(SPOKEN)
-    for views in (roster.views, ()):
-        assert decode_roster(encode_roster(msgspec.structs.replace(roster, views=views))).floor_sites == 2
+    for agreed in (roster.views, ()):
+        assert decode_roster(encode_roster(msgspec.structs.replace(roster, views=agreed))).floor_sites == 2
 
 
 def test_what_a_journal_names_beyond_its_snapshot_is_known_for_dialling() -> None:

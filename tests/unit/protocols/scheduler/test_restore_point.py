@@ -96,6 +96,18 @@ def test_a_checkpoint_older_than_the_newest_round_is_loaded_when_every_worker_ha
     assert f"rounds {LATEST - 2} to {LATEST} are done again" in records(bench.out, "restore-point")[-1].reason
 
 
+def test_report_from_before_the_roster_of_now_says_nothing_of_a_worker() -> None:
+    bench = without_state(B, C)
+    told = report(bench, active=False, done_round=LATEST)
+    bench.hear(C, msgspec.structs.replace(told, epoch=told.epoch - 1))
+    asks(bench, B, checkpoint=disk(LATEST))
+    asks(bench, C)
+    hello(bench)
+    assert adopted(bench) is None, "since then somebody may have been taken over, who trains"
+    bench.hear(C, told)
+    assert adopted(bench) == (B, LATEST)
+
+
 def test_a_living_worker_with_the_newest_round_comes_before_a_checkpoint_of_it() -> None:
     bench = without_state(B, C)
     asks(bench, C, checkpoint=disk(LATEST))
