@@ -25,7 +25,7 @@ IN_PROCESS := $(wildcard tests/unit tests/simulator tests/simulation tests/numer
 WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help docs release demo demo-site docker-demo test check house format bench attack soak seeds mutants mutants-random fuzz coverage clean distclean
+.PHONY: help docs release demo demo-site docker-demo test test-long check house format bench attack soak seeds mutants mutants-random fuzz coverage clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,10 +42,13 @@ docker-demo: $(VENV)/.project  ## six sites in containers, one network per link 
 docs: $(VENV)/.docs  ## the documentation site, without network: build/site/index.html
 	@$(BIN)/python -m tests.tidy.doc_site && echo "open build/site/index.html"
 
-test: $(VENV)/.check  ## every test of what the software does (the house rules: make check)
+test: $(VENV)/.check  ## the tests of what the software does, without the long ones (the house rules: make check)
 	@$(TESTS) -n 2 -m "not mutants" $(IN_PROCESS); first=$$?; \
-		$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m "not alone" $(WITH_PROCESSES); second=$$?; \
-		$(TESTS) -m alone $(WITH_PROCESSES) && test $$first -eq 0 && exit $$second
+		$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m "not alone and not long" $(WITH_PROCESSES); second=$$?; \
+		$(TESTS) -m "alone and not long" $(WITH_PROCESSES) && test $$first -eq 0 && exit $$second
+
+test-long: $(VENV)/.check  ## the long ones: demonstrations, the quick start, two versions, a lost majority (4 minutes)
+	@$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m "long and not alone" $(WITH_PROCESSES)
 
 check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house rules
 	@$(BIN)/ruff check --quiet .

@@ -20,6 +20,8 @@ from chaos_lab.demo_page.visit import Wish
 from chaos_lab.run import run_scenario
 from chaos_lab.scenario import load_scenario
 
+pytestmark = pytest.mark.long
+
 HEART = Path(__file__).resolve().parents[2] / "examples" / "heart"
 SCENARIO = f"""
 name = "played"

@@ -22,6 +22,8 @@ from tests.tidy.test_docs import check_chaosd
 from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient
 
+pytestmark = pytest.mark.long
+
 DEPLOY = ROOT / "examples" / "deploy"
 NOTEBOOK = ROOT / "examples" / "notebook" / "three_sites.ipynb"
 

@@ -17,6 +17,8 @@ from tests.rigs.site import environment, wait_for
 from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient, NoDaemonError
 
+pytestmark = pytest.mark.long
+
 COMMAND_S = 150.0
 
 

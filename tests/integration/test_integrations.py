@@ -21,6 +21,7 @@ LINE = re.compile(r"^step (\d+): loss ([\d.]+), state ([0-9a-f]{64})$", re.MULTI
         pytest.param("with_lightning.py", [], id="Lightning, every step"),
     ],
 )
+@pytest.mark.long
 def test_both_sites_end_at_the_same_step_with_the_same_state(tmp_path: Path, script: str, extra: list[str]) -> None:
     """Their data have another length and order, their batches another size: the run's steps count."""
     with cluster_of(tmp_path, {"a": "", "b": ""}, min_sites=2) as cluster:

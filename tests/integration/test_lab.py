@@ -107,6 +107,7 @@ def clean(short: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LIMIT_S + 30)
 def test_two_sites_train_to_equal_bits_and_nothing_is_left(short: Path) -> None:
     figures = short / "figures.json"
@@ -146,6 +147,7 @@ survivors_go_on_within_s = 60
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LIMIT_S + 30)
 def test_a_killed_site_comes_back_another_leaves_and_the_rest_ends_with_equal_bits(short: Path) -> None:
     figures = short / "figures.json"

@@ -80,6 +80,7 @@ def test_without_the_right_to_make_namespaces_the_wish_for_them_is_refused_with_
     assert "no network namespace can be made" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LIMIT_S + 30)
 def test_sites_in_namespaces_train_to_equal_bits_while_their_links_change(short: Path) -> None:
     figures = short / "figures.json"

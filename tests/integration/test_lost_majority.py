@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import Site, cluster_of, end_level, wait_for
 from tests.tidy.test_docs import blocks
@@ -17,6 +18,8 @@ from typer.testing import CliRunner
 
 from chaosd.api.client import NoDaemonError
 from chaosd.cli.app import app
+
+pytestmark = pytest.mark.long
 
 QUIET_S = 10.0
 """Of a failure timeout of one second: a scheduler that was heard no longer ago may come back."""

@@ -22,6 +22,8 @@ from tests.tidy.test_docs import blocks, shown
 from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient
 
+pytestmark = pytest.mark.long
+
 DOCS = ROOT / "docs"
 STAY = ("up", "start")
 WRITERS_ID = re.compile(r"\bfd9452820d22e602650293869e2f4868\b")

@@ -16,6 +16,8 @@ from tests.tidy.test_docs import BY_HAND, FENCE, README, blocks, shown
 from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient
 
+pytestmark = pytest.mark.long
+
 QUICK_START = ROOT / "docs" / "quick-start.md"
 STAYS = "up"
 GOES_ON = ("--watch", "--follow")

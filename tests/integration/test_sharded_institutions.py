@@ -87,6 +87,7 @@ async def test_a_process_of_a_device_group_that_dies_changes_no_bit_of_the_run(t
     agree(told(many, "whole"), undisturbed(), rounds=ROUNDS)
 
 
+@pytest.mark.long
 async def test_device_groups_join_a_run_and_give_its_state_to_a_joiner(tmp_path: Path) -> None:
     rounds = 80
     fast = str(tmp_path / "fast")

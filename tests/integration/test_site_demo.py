@@ -15,6 +15,8 @@ from tests.rigs.worker_group import launch
 
 from chaos_lab.running import RunningSite
 
+pytestmark = pytest.mark.long
+
 
 class WarmSite(RunningSite):
     """Its processes are forked from an interpreter that has imported what they need."""

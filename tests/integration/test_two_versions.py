@@ -19,6 +19,8 @@ from tests.rigs.site import VARIABLES, Cluster, Site, wait_for
 
 from chaos_lab.children import environment
 
+pytestmark = pytest.mark.long
+
 WHEELS = Path(__file__).parents[1] / "packaging" / "former"
 ROUNDS = 5
 """To be done by every new set of sites."""

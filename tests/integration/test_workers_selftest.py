@@ -14,6 +14,8 @@ from chaosd.doctor import Level, check_workers
 from chaosd.worker_group import selftest
 from chaosd.worker_group.selftest import TRIALS, Playing, SelfTest, Trial, TrialVerdict, read, write
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.timeout(300)
 async def test_workers_hold_and_the_hardware_is_named(tmp_path: Path) -> None:
