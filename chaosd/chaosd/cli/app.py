@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from typing import Annotated
 
 import typer
 
@@ -43,8 +44,18 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        init.version()
+        raise typer.Exit
+
+
 @app.callback()
-def chaosd() -> None:
+def chaosd(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="The same as `chaosd version`.")
+    ] = False,
+) -> None:
     """Institutions train one model together; this daemon keeps the run alive.
 
     A first run on one machine:

@@ -384,3 +384,8 @@ def test_start_refuses_wrong_flags_with_2(run: Run, words: list[object], said: s
 
 def test_flags_that_were_not_given_override_nothing() -> None:
     assert overrides_of(dict.fromkeys(start.__annotations__)) == {}
+
+
+def test_the_version_is_a_flag_too(run: Run) -> None:
+    told = run("--version").stdout
+    assert told == run("version").stdout and told.startswith("chaos-train ")
