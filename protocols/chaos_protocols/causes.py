@@ -245,8 +245,8 @@ class Cause(Enum):
     )  # fmt: skip
     JOIN_HOLD = Meaning(
         "join-hold", Place.WAITS,
-        "rounds wait until {site} has the state over its slow links, {seconds} s at most",
-        "the joiner that is named, and its links",
+        "rounds wait until {site} has the state, {seconds} s at most: it cannot follow them meanwhile",
+        "the site that is named, and its links",
         "nothing: they go on after `join_hold_s` at the latest; the event `scale-out` has the figures",
     )  # fmt: skip
 

@@ -120,14 +120,14 @@ def test_a_joiner_whose_link_cannot_follow_the_rounds_is_waited_for_and_all_say_
         for node in world.nodes.values():
             machine = node.machine
             reason = machine.participation.pause.reason() if machine is not None else ""
-            if "slow links" in reason:
+            if "until d has the state" in reason:
                 paused[node.name] = reason
         return all_are_members(world)
 
     begun_s = world.now_s
     assert world.run_until(joined, limit_s=20.0), "\n".join(world.story[-20:])
     assert world.now_s - begun_s < 8.0, "4 s for the state"
-    assert set(paused) >= set("abc") and all("until d has the state" in text for text in paused.values())
+    assert set(paused) >= set("abc")
     assert any("a round moves 1 MB every" in line and "rounds wait for it" in line for line in world.story)
     assert slow.fetched == [False], "the state was fetched once"
     before = world.oracles.rounds_done

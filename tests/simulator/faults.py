@@ -282,8 +282,11 @@ def _play(trial: Trial, world: World) -> None:
         if not world.run_until(lambda: all_are_members(world), limit_s=trial.heal_s):
             _not_live(world, f"not all sites are members {trial.heal_s:g} s after an operator decided")
     before = world.oracles.rounds_done
+    world.oracles.counted.begin()
     if not world.run_until(lambda: world.oracles.rounds_done > before + ROUNDS_AFTERWARDS, limit_s=60.0):
         _not_live(world, "rounds do not go on after the faults ended")
+    if uncounted := world.oracles.counted.uncounted():
+        _not_live(world, f"{', '.join(uncounted)} train, and are counted in no round after the faults ended")
     if not world.liar:
         must_settle(world, trial.heal_s)
     one_falls_silent(world)

@@ -69,6 +69,16 @@ class OddWorker:
 
     # -- whether it answers
 
+    @property
+    def answers(self) -> bool:
+        """The worker that is there neither hangs nor pauses."""
+        return self._hung is None or self._hung[0] is not self._node.worker
+
+    @property
+    def computes(self) -> bool:
+        """What it gives next is finite."""
+        return self.answers and not self.skips and not self.taints
+
     def hang(self) -> None:
         """The worker that is there does nothing and says nothing until `wake`."""
         node = self._node

@@ -24,6 +24,7 @@ from tests.simulator.oracles_boundary import (
     fingerprint,
 )
 from tests.simulator.oracles_bounds import BoundsOracle
+from tests.simulator.oracles_counted import CountedOracle
 from tests.simulator.oracles_recovery import RecoveryOracle
 from tests.simulator.oracles_restore import RestoreOracle
 from tests.simulator.oracles_rounds import RoundsOracle
@@ -48,6 +49,7 @@ class Oracles:
         self.world = world
         self.rounds = RoundsOracle(self.fail, world.nodes)
         self.bounds = BoundsOracle(self.fail, world)
+        self.counted = CountedOracle(self.fail, world)
         self.agreement = AgreementOracle(self.fail, self.end, world.nodes, self._committed)
         self.rounds.roster_at, self.rounds.parts.is_apart = self.agreement.roster_at, self.agreement.is_apart
         self.admission = AdmissionOracle(self.fail, self.agreement)
@@ -106,6 +108,7 @@ class Oracles:
         self.agreement.after_step(node)
         self.admission.after_step(node)
         self.rounds.after_step(node)
+        self.counted.after_step(node, event)
         self.recovery.after_step(node, timer=type(event) is events.TimerFired)
 
     def executed(self, node: Node, effect: Any) -> None:
@@ -130,6 +133,7 @@ class Oracles:
         elif kind is effects.Contribute:
             self.rounds.contributed(node, effect)
             self.bounds.contributed(node, effect)
+            self.counted.contributed(node, effect)
         elif kind is effects.OpenRound:
             self.rounds.opened(node, effect)
             self.bounds.opened(node, effect)
@@ -164,6 +168,7 @@ class Oracles:
         if members and len(members) < node.world.floor_sites:
             self.fail(3, f"round {event.tag.round} was done though {len(members)} are too few for the run's founder")
         self.rounds.reduced(node, event, result)
+        self.counted.reduced(event.tag, event.weights)
 
     def bulk_sent(self, node: Node, destination: str, frame: Frame) -> None:
         if node.stray:

@@ -5,8 +5,9 @@ must leave less to do than the one before; where two laps in a row do not, or fa
 or more results wait than may be kept, the worker cannot catch up by results alone. Then it takes the state once more,
 a shorter transfer of what changed; and if that does not help either, the run waits for it: the round from which it is
 promoted needs its contribution, and nobody goes further until it has caught up, or the deadline has passed. That
-happens once in a worker's life, for one round. A worker that is slower than the run for ever would slow it down as a
-member anyhow: whoever lets it in decides that.
+happens once in a worker's life, for one round; where it does not help either, the rounds wait while it gets the state
+(`state.outrun`). A worker that is slower than the run for ever slows it down as a member: whoever lets it in decides
+that.
 
 Driven by `Participation`. Source: spec 12.4 to 12.6; learners that catch up in rounds: Raft thesis, 4.2.1.
 """
@@ -93,7 +94,7 @@ class CatchUp:
         self._target, self._lag = rounds.completed_round, lag
         if lag > 0 and (outrun or self._laps_without_gain >= LAPS_WITHOUT_GAIN_MAX):
             if self._transfers < TRANSFERS_MAX and lag > LAG_SMALL:
-                rounds.fall_behind("results arrive faster than its worker applies them")
+                rounds.fall_behind("results arrive faster than its worker applies them", outrun=True)
             else:
                 self._ask_to_wait()
 

@@ -1,4 +1,5 @@
-"""The run waits for a joiner whose links cannot carry rounds beside the state (spec 8.13).
+"""The run waits for a joiner whose links cannot carry rounds beside the state, and for a site that the rounds have
+outrun (spec 8.13, 8.16).
 
 Agreed with its transfer: every site gives nothing to the rounds after the transfer's one, until the joiner is promoted,
 is gone, or the time is over at some site. Each site counts for itself, from when that round is done there: no round is
@@ -12,6 +13,8 @@ from chaos_protocols.causes import Cause, Why
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.wire.plans import ReplicationPlan
+
+CANNOT_FOLLOW = "it cannot follow the rounds while it gets the state"
 
 
 class JoinHold:
@@ -47,10 +50,10 @@ class JoinHold:
         if self._since_s is None:
             self._since_s = now_s
             reason = f"rounds wait for it, {plan.hold_s:g} s at most: {plan.reason}"
-            self._outbox.record("scale-out", self._name(plan), "its links are slow", "", None, reason)
+            self._outbox.record("scale-out", self._name(plan), CANNOT_FOLLOW, "", None, reason)
         elif now_s >= self._since_s + plan.hold_s:
             reason = f"rounds go on after {plan.hold_s:g} s; it has not got the state in that time"
-            self._outbox.record("scale-out", self._name(plan), "its links are slow", "failed", None, reason)
+            self._outbox.record("scale-out", self._name(plan), CANNOT_FOLLOW, "failed", None, reason)
             self._over = plan.transfer
             self._let_go()
             self._outbox.emit(self._rounds.advance())

@@ -277,6 +277,8 @@ class Participation:
     def state_notice(self, notice: StateLost | StatesDiffer | NothingToClipAround | PartGivenUp) -> None:
         """What the rounds have found of the states, or of this site's part."""
         if isinstance(notice, StateLost):
+            if notice.outrun:
+                self.state.fetch.outrun.noted(self.state.fetch.plan)
             self.state_lost(notice.reason)
         elif isinstance(notice, StatesDiffer):
             self.drift.found(notice)
@@ -333,6 +335,8 @@ class Participation:
         self.reached.completed(self._replica.roster, notice.round)
         self.links.close_removed(self._rounds.completed_round)
         self.state.memory.round_completed()
+        if dict(notice.weights).get(self._outbox.facts.site):
+            self.state.fetch.outrun.counted()
         self.catch_up.report()
         if self.leaving.answer is not None or notice.round in self._replica.roster.last_rounds():
             self.client.tell(self.report())

@@ -271,7 +271,7 @@ class RoundMachine:
         behind."""
         if tag != self.running:
             return []  # of an older epoch: changes nothing
-        self.fall_behind(f"the result of round {tag.round} is not kept any more")
+        self.fall_behind(f"the result of round {tag.round} is not kept any more", outrun=True)
         return self.advance()
 
     def give_up_fetching(self) -> list[Effect]:
@@ -290,7 +290,7 @@ class RoundMachine:
         self.notices.append(RoundCompleted(round=round_number, epoch=epoch, digest=digest, weights=weights))
         lost = self.delivery.add((round_number, len(weights), sum(weight for _, weight in weights)))
         if lost:
-            self.fall_behind(lost)
+            self.fall_behind(lost, outrun=True)
         effects = self._deliver_next()
         if self.delivery.nothing_waits:
             effects.append(DropResults(before_round=self.delivery.log.first_kept(self.completed_round)))
@@ -316,7 +316,8 @@ class RoundMachine:
             effects += self._skip_ahead(roster)
         if roster.views and self.completed_round + 1 < roster.views[0].first_round:
             if self.worker_round is not None or self.delivery.collecting:
-                self.fall_behind(f"round {self.completed_round + 1} is long over: this site is too far behind")
+                told = f"round {self.completed_round + 1} is long over: this site is too far behind"
+                self.fall_behind(told, outrun=True)
             effects += self._skip_ahead(roster)
         return effects
 
@@ -392,8 +393,8 @@ class RoundMachine:
             self.delivery.ask_again()
         return [] if tag is None else [StopRound(tag=tag)]
 
-    def fall_behind(self, reason: str) -> None:
+    def fall_behind(self, reason: str, *, outrun: bool = False) -> None:
         """This site's worker is not waited for any more: its state must be replaced."""
         self.delivery.stop_collecting()
         self._forget_worker()
-        self.notices.append(StateLost(reason=reason))
+        self.notices.append(StateLost(reason=reason, outrun=outrun))

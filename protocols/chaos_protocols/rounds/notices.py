@@ -19,9 +19,11 @@ class RoundCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateLost:
-    """Notice: this site cannot catch up by applying results; its state must be replaced."""
+    """Notice: this site cannot catch up by applying results; its state must be replaced. `outrun`: since the rounds are
+    faster than it."""
 
     reason: str
+    outrun: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

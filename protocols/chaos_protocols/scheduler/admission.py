@@ -174,7 +174,7 @@ class Admission:
             for one in dead:
                 self._negotiations.forget(one.identifier)
         self._restore_point.offers.is_served(site)
-        self._negotiations.restore(site, cause=cause, now_s=now_s)
+        self._negotiations.restore(site, cause=cause, outrun=request.outrun, now_s=now_s)
         return None
 
     def recovery_requested(self, site: SiteId, request: RecoverRequest) -> RecoverAnswer | None:

@@ -25,7 +25,7 @@ from chaos_protocols.agreement.raft.messages import Configuration
 from chaos_protocols.agreement.roster import Departure, LinkRecord, Roster, SiteRecord
 from chaos_protocols.agreement.views import LinkKey, Planner, SourceFacts, changed_views, connects
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.scheduler.join_figures import UNKNOWN, RunFigures, judge
+from chaos_protocols.scheduler.join_figures import UNKNOWN, Judgement, RunFigures, judge
 from chaos_protocols.wire.control import JoinRequest
 from chaos_protocols.wire.plans import HOLDS_SINCE, ReplicationPlan
 
@@ -34,6 +34,9 @@ STATES_VERSION = 4
 
 REASON_CHARACTERS_MAX = 1024
 """What a command may say of its reason (`agreement/commands.py`)."""
+
+OUTRUN = "the rounds were too fast for it each time before"
+"""Why they wait for a site whose links would carry them."""
 
 SPLITS_OVERLAY = "removing this link would split the overlay; connect another link first (chaosd link add SITE)"
 
@@ -143,8 +146,9 @@ def add_site(
     )
 
 
-def replicate(situation: Situation, transfer: str, joiner: SiteId) -> Proposal:
-    """The state once more, for a site of the roster; a new epoch marks the snapshot's round."""
+def replicate(situation: Situation, transfer: str, joiner: SiteId, *, outrun: bool = False) -> Proposal:
+    """The state once more, for a site of the roster; a new epoch marks the snapshot's round. `outrun`: the rounds were
+    too fast for it so far, and wait."""
     roster = situation.roster
     assert roster.model is not None
     record = roster.record(joiner)
@@ -153,7 +157,8 @@ def replicate(situation: Situation, transfer: str, joiner: SiteId) -> Proposal:
     sources = sources_for(situation, joiner, roster.links)
     if not sources:
         raise CannotPropose("none of its neighbours has the training state at the moment", final=True)
-    replication = _planned(situation, transfer, joiner, sources, spoken=record.versions.newest, admitted=False)
+    spoken = record.versions.newest
+    replication = _planned(situation, transfer, joiner, sources, spoken=spoken, admitted=False, outrun=outrun)
     views = changed_views(
         roster, situation.planner, first_round=situation.first_round, done=situation.done, links=roster.links
     )
@@ -168,9 +173,11 @@ def _planned(
     *,
     spoken: int,
     admitted: bool,
+    outrun: bool = False,
 ) -> ReplicationPlan:
     """Who sends the joiner what, and whether the rounds wait for it. `admitted`: it may be refused; a site of the
-    roster takes part in every round, and so sets the pace. `spoken`: the newest version that the joiner speaks."""
+    roster takes part in every round, and so sets the pace. `spoken`: the newest version that the joiner speaks.
+    `outrun`: whatever the figures say, the rounds wait."""
     roster = situation.roster
     assert roster.model is not None
     plan = situation.planner.replicate(
@@ -186,6 +193,8 @@ def _planned(
     judged = judge(situation.figures, roster.model.state_bytes, [source.rate_bytes_per_s for source in sources])
     if judged.refusal and admitted:
         raise CannotPropose(judged.refusal, final=True, refused=True)
+    if outrun and not judged.hold_s:
+        judged = Judgement(hold_s=situation.figures.hold_s, reason=OUTRUN)
     if not judged.hold_s:
         return plan
     reason = f"{judged.reason}; {plan.reason}"[:REASON_CHARACTERS_MAX]

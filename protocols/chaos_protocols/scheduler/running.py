@@ -218,9 +218,9 @@ class RunningNegotiations:
 
     # -- what more than one part begins
 
-    def restore(self, site: SiteId, *, cause: str, now_s: float) -> None:
-        """Give a site of the roster the state once more."""
-        restore = ScaleOut(self.name("state"), joiner=site, request=None, cause=cause, now_s=now_s)
+    def restore(self, site: SiteId, *, cause: str, now_s: float, outrun: bool = False) -> None:
+        """Give a site of the roster the state once more. `outrun`: rounds that go on are too fast for it."""
+        restore = ScaleOut(self.name("state"), joiner=site, request=None, cause=cause, now_s=now_s, outrun=outrun)
         self.start(restore, restore.begin(deadline_s=now_s))
 
     def connect(

@@ -13,6 +13,7 @@ from chaos_protocols.effects import CancelTransfer, DropSource, FetchState
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
+from chaos_protocols.state.outrun import Outrun
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.plans import ReplicationPlan
 
@@ -34,6 +35,7 @@ class StateFetch:
     def __init__(self, outbox: Outbox, links: DesiredLinks, session: WorkerSession) -> None:
         self.plan: ReplicationPlan | None = None
         """By which the worker gets the state, from the start of fetching until it is promoted."""
+        self.outrun = Outrun()
         self.verified_bytes = 0
         self.grew_s = outbox.now_s
         """When that was last more than before."""

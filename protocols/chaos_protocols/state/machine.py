@@ -98,6 +98,7 @@ class WorkerState:
             lineage=self.lineage(),
             trained=self._membership.is_member
             and self._reached.outlived_training(self._membership.roster, self.session.round),
+            outrun=self.fetch.outrun.asks,
         )
 
     # -- the roster

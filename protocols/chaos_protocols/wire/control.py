@@ -142,7 +142,8 @@ class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A site of the roster has a worker without the state (it was restarted, or its transfer failed): it asks for the
     state again. `checkpoint`: the newest that it could load from its disk, if nobody has the state. Since version 4:
-    `lineage` of its worker's state, 0: not told; `trained`: its worker did until its daemon ended."""
+    `lineage` of its worker's state, 0: not told; `trained`: its worker did until its daemon ended. `outrun`: the rounds
+    were too fast for it, several times; a scheduler of a former release skips it."""
 
     incarnation: Count
     worker_round: Count
@@ -151,6 +152,7 @@ class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     checkpoint: CheckpointFacts | None = None
     lineage: Count = 0
     trained: bool = False
+    outrun: bool = False
 
 
 class CaughtUp(msgspec.Struct, frozen=True, kw_only=True, tag=True):

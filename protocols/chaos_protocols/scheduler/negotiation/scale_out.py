@@ -82,12 +82,15 @@ class ScaleOut(Negotiation):
         cause: str,
         now_s: float,
         state: ScaleOutState = ScaleOutState.CONNECTING,
+        outrun: bool = False,
     ) -> None:
         subject = request.name if request else short(joiner)
         super().__init__(identifier, state=state, subject=subject, cause=cause, now_s=now_s)
         self.joiner = joiner
         self.request = request
         """None: the site is in the roster, and is only given the state once more."""
+        self.outrun = outrun
+        """The rounds are to wait for it."""
         self.links: dict[SiteId, LinkAnswered] = {}
         """The neighbours that consented, with what they measured."""
         self._refusals: dict[SiteId, str] = {}
@@ -187,7 +190,7 @@ class ScaleOut(Negotiation):
 
     def _admit(self, situation: Situation) -> Proposal:
         if self.request is None:
-            return proposals.replicate(situation, self.identifier, self.joiner)
+            return proposals.replicate(situation, self.identifier, self.joiner, outrun=self.outrun)
         links = [_as_record(self.joiner, site, self.links[site]) for site in sorted(self.links)]
         return proposals.add_site(situation, self.identifier, self.joiner, self.request, links)
 

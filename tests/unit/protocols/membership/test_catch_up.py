@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, views
 from tests.unit.protocols.one_site import SETTINGS, A, B, D, records, roster_of, sent
 
@@ -11,6 +12,8 @@ from chaos_protocols import events
 from chaos_protocols.agreement.commands import PromoteSite, Replicate
 from chaos_protocols.effects import CancelTransfer, Contribute, DeliverResult
 from chaos_protocols.membership.catch_up import GROWTH_MAX, LAPS_WITHOUT_GAIN_MAX
+from chaos_protocols.state.outrun import OUTRUN_MAX, Outrun
+from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 from chaos_protocols.wire.control import CaughtUp, StateRequest
 from chaos_protocols.wire.worker import TrainFrom
 
@@ -122,6 +125,40 @@ def test_a_lap_that_ends_with_less_to_do_makes_up_for_one_in_vain() -> None:
         bench.apply(lap)
     assert not of(bench.out, CancelTransfer)
     assert True not in bench.told()
+
+
+def outrun(bench: Behind) -> StateRequest:
+    """Its worker loads a state, and more rounds end than results may wait; what its site asks for then."""
+    bench.load(behind=1)
+    bench.rounds(RESULTS_QUEUED_MAX + 1)
+    bench.handle(events.WorkerApplied(round=bench.machine.state.session.round + 1))
+    return [asked for _, asked in sent(bench.alive(1.5), StateRequest)][-1]
+
+
+def test_a_site_that_the_rounds_outrun_again_and_again_asks_that_they_wait() -> None:
+    bench = Behind()
+    assert [outrun(bench).outrun for _ in range(OUTRUN_MAX + 1)] == [False] * (OUTRUN_MAX - 1) + [True, True]
+
+
+def test_a_site_that_was_waited_for_in_vain_asks_for_it_less_often() -> None:
+    held = plan(D, B, transfer="t", round_number=1)
+    held = msgspec.structs.replace(held, hold_s=60.0)
+    one = Outrun()
+    asks = []
+    for _ in range(4 * OUTRUN_MAX + 1):
+        one.noted(held if one.asks else None)
+        asks.append(one.asks)
+    assert [at for at, asked in enumerate(asks, start=1) if asked] == [OUTRUN_MAX, OUTRUN_MAX + 1 + 2 * OUTRUN_MAX]
+
+
+def test_a_site_that_counts_again_is_as_one_that_was_never_outrun() -> None:
+    one = Outrun()
+    for _ in range(OUTRUN_MAX):
+        one.noted(None)
+    assert one.asks
+    one.counted()
+    one.noted(None)
+    assert not one.asks
 
 
 def test_a_worker_that_results_outrun_is_not_given_another_lap() -> None:

@@ -5,7 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, E, leader_of, link, moving, records, roster_of, sent
+from tests.unit.protocols.one_site import (
+    MODEL,
+    A,
+    B,
+    Bench,
+    C,
+    D,
+    E,
+    leader_of,
+    link,
+    moving,
+    record,
+    records,
+    roster_of,
+    sent,
+)
 from tests.unit.protocols.scheduler.scheduler_kit import lose
 
 from chaos_protocols.agreement.roster import Departure, Roster
@@ -26,6 +41,7 @@ from chaos_protocols.wire.control import (
     SiteStatus,
     StateRequest,
 )
+from chaos_protocols.wire.versions import SPOKEN
 
 
 def join(*neighbours: SiteId, **changes: Any) -> JoinRequest:
@@ -154,6 +170,19 @@ def test_a_member_without_the_state_gets_a_transfer_from_one_that_has_it() -> No
     bench.hear(C, StateRequest(incarnation=1, worker_round=0, model=MODEL, reason=""))
     plan = bench.machine.roster.replication
     assert plan is not None and plan.joiner == C and {part.source for part in plan.ranges} == {B}
+
+
+def test_the_rounds_wait_for_a_member_that_they_have_outrun_whatever_the_figures_say() -> None:
+    speaking = tuple(record(site, versions=SPOKEN) for site in (A, B, C))
+    bench = training(roster=roster_of(A, B, C, sites=speaking))
+    ask = StateRequest(incarnation=1, worker_round=0, model=MODEL, reason="")
+    bench.hear(C, ask)
+    plan = bench.machine.roster.replication
+    assert plan is not None and plan.hold_s == 0.0
+    bench.hear(C, msgspec.structs.replace(ask, outrun=True))
+    held = bench.machine.roster.replication
+    assert held is not None and held.hold_s == bench.machine.settings.join_hold_s > 0.0
+    assert held.reason.startswith("the rounds were too fast for it each time before; ")
 
 
 def test_a_state_request_of_a_stranger_or_of_a_former_life_is_dropped() -> None:

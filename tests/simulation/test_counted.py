@@ -1,0 +1,90 @@
+"""Who computes is counted: newcomers to a run whose rounds are shorter than a message to them takes, or than their
+workers need for a result. And what the oracle takes for a site that is left out."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.simulation.mutants.planting import Bug, Patch, planted
+from tests.simulator.faults import begin
+from tests.simulator.node import Node
+from tests.simulator.violation import Violation
+from tests.simulator.world import World
+
+from chaos_protocols.settings import SiteSettings
+from chaos_protocols.state.result_log import RESULTS_BYTES_MAX, RESULTS_MIN
+
+NEVER_ASKS = Bug(
+    name="a site that is outrun never asks that the rounds wait",
+    patches=(Patch("chaos_protocols.state.outrun:Outrun.asks", "self._times >= self._needed", "False"),),
+    breaks=(8,),
+)
+FORGETS_PARTS = Bug(
+    name="a part is left out where there is no result to clip it around, though nobody clips",
+    patches=(
+        Patch(
+            "chaos_protocols.rounds.machine:RoundMachine._contribute",
+            "if ahead.centred and part.has_bytes and not self.digest:",
+            "if part.has_bytes and not self.digest:",
+        ),
+    ),
+    breaks=(3,),
+)
+
+SHOWS_IT = 7
+"""A quick run in which a newcomer needs the rule."""
+
+
+def quick_run(seed: int) -> tuple[World, Node]:
+    """One to three sites train in rounds of some 10 ms; a newcomer is far away, or slow, by the seed."""
+    rng = random.Random(f"quick/{seed}")
+    world = World(seed, settings=SiteSettings())
+    world.compute_range_s = (0.005, rng.choice((0.006, 0.02)))
+    world.results_kept = rng.choice((2, 5))
+    names = "abc"[: rng.choice((1, 1, 2, 3))]
+    for number, name in enumerate(names):
+        world.add(name, founder=number == 0, peers=tuple(names[:number]), min_sites=len(names))
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: world.oracles.rounds_done > 20, limit_s=30.0)
+    newcomer = world.add("d", peers=tuple(names))
+    newcomer.apply_s, newcomer.compute_factor = rng.choice((0.001, 0.02, 0.05)), rng.choice((1.0, 5.0))
+    far_s, size = rng.choice((0.001, 0.02, 0.1)), rng.choice((0, RESULTS_BYTES_MAX // (RESULTS_MIN + 1)))
+    for node in world.nodes.values():
+        node.contribution_bytes = size
+        node.transfer_delay_s = rng.choice((0.0, 0.1, 0.5))
+        world.network.latency_s[node.site, newcomer.site] = world.network.latency_s[newcomer.site, node.site] = far_s
+    begin(newcomer)
+    return world, newcomer
+
+
+def is_counted(world: World, newcomer: Node, *, limit_s: float = 40.0) -> bool:
+    """Whether a round comes to have its part within that time."""
+    world.oracles.counted.begin()
+    return world.run_until(lambda: newcomer.name not in world.oracles.counted.uncounted(), limit_s=limit_s)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_newcomer_to_a_quick_run_is_counted_and_stays_so(seed: int) -> None:
+    world, newcomer = quick_run(seed)
+    assert is_counted(world, newcomer), world.story[-10:]
+    for _ in range(3):
+        before = world.oracles.rounds_done
+        world.oracles.counted.begin()
+        assert world.run_until(lambda before=before: world.oracles.rounds_done > before + 5, limit_s=30.0)
+        assert world.oracles.counted.uncounted() == []
+
+
+def test_without_the_rule_a_newcomer_to_a_quick_run_fetches_the_state_for_ever() -> None:
+    with planted(NEVER_ASKS):
+        world, newcomer = quick_run(SHOWS_IT)
+        with pytest.raises(Violation, match="d is in the run with a worker, and is not counted for") as found:
+            is_counted(world, newcomer)
+    assert found.value.invariant == 8
+
+
+def test_a_part_that_lies_ready_and_is_not_given_is_found() -> None:
+    with planted(FORGETS_PARTS), pytest.raises(Violation, match="though its worker's part of it lies ready") as found:
+        quick_run(0)
+    assert found.value.invariant == 3
