@@ -208,6 +208,23 @@ def test_the_last_worker_with_the_state_is_spared_only_where_the_run_says_so() -
     assert not world.must_live(one)
 
 
+def test_a_run_that_waits_for_its_first_sites_has_lost_no_state() -> None:
+    """A member that lied kept its third site out (seed 6000085, 3 sites): an operator had nothing to decide."""
+    world = World(5)
+    for number, name in enumerate("ab"):
+        world.add(name, founder=number == 0, peers=tuple("a" * number), min_sites=3)
+    for node in list(world.nodes.values()):
+        begin(node)
+    assert world.run_until(lambda: all_are_members(world), limit_s=20.0)
+    assert not world.state_is_lost()
+    world = training("ab")
+    assert not world.state_is_lost()
+    for node in world.nodes.values():
+        node.kill_worker()
+        node.keeper.files.clear()
+    assert world.state_is_lost()
+
+
 @pytest.mark.parametrize("kind", [HANGS, FORCED])
 def test_seeds_come_by_hanging_workers_and_forced_stops(kind: int) -> None:
     told = ("(SIGSTOP)", "forced by the user")[kind == FORCED]

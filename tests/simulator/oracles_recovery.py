@@ -84,8 +84,11 @@ class RecoveryOracle:
         return newest
 
     def state_is_lost(self) -> bool:
-        """Rounds were done, and no worker alive has a state, and no disk a checkpoint."""
-        nodes = self._world.nodes.values()
+        """Rounds were done, and no worker alive has a state, and no disk a checkpoint. In a run that has not started,
+        since it waits for its first sites, there is nothing to lose."""
+        nodes, roster = self._world.nodes.values(), self._world.oracles.newest
+        if roster is None or not roster.started:
+            return False
         if any(kept is not None for node in nodes for kept in node.keeper.files.values()):
             return False
         return not any(node.worker is not None and node.worker.round for node in nodes)
