@@ -20,6 +20,8 @@ CRIES = ("Traceback (most recent call last)", "Task exception was never retrieve
 ERROR_LEFT_MAX = 0.5
 """Training completes: the distance to the true model, 1 at the start, is at most this at the end (about 0.01 then)."""
 TEXT_SHOWN_CHARACTERS = 3000
+LAST_ROUNDS = 20
+"""Of all, after the fire."""
 
 
 class Tail:
@@ -47,7 +49,7 @@ class Oracles:
         self._sites = sites
         self._rosters: dict[int, dict[str, tuple[object, frozenset[tuple[str, str]]]]] = {}
         self._elected: dict[str, str] = {}
-        self._results: dict[tuple[int, int], tuple[str, object]] = {}
+        self._results: dict[tuple[int, int], tuple[str, tuple[str, list[tuple[str, float]]]]] = {}
         self._epochs: dict[str, dict[int, set[int]]] = {name: {} for name in sites}
         self._rounds = {name: Tail(site.data_dir / "rounds.jsonl") for name, site in sites.items()}
         self._logs = {(name, log.name): Tail(log) for name, site in sites.items() for log in site.logs}
@@ -97,10 +99,22 @@ class Oracles:
             elif not report["error"] <= ERROR_LEFT_MAX:
                 found.append(f"the model of {name} has learnt nothing: its error is {report['error']:.3f}")
         ends = {name: (report["rounds"], report["state_digest"]) for name, report in reports.items() if report}
+        found += self._uncounted()
         if len(set(ends.values())) > 1:
             told = "; ".join(f"{name} round {round} {digest[:16]}" for name, (round, digest) in ends.items())
             found.append(f"the sites did not end in one round with one state: {told}")
         return found
+
+    def _uncounted(self) -> list[str]:
+        """Every site counts in one of the last rounds: who is in the run with a worker is not left out for ever."""
+        newest = max((number for number, _ in self._results), default=0)
+        last = [result for (number, _), (_, result) in self._results.items() if number > newest - LAST_ROUNDS]
+        counted = {site for _, weights in last for site, weight in weights if weight}
+        return [
+            f"{name} counts in none of the last {LAST_ROUNDS} rounds"
+            for name, site in self._sites.items()
+            if last and not {site.identity.site, site.identity.site[:8]} & counted
+        ]
 
     # -- one fact each
 
