@@ -20,8 +20,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -128,6 +128,12 @@ class Groups:
         if self._severed:
             raise GenerationEnded
         threading.Thread(target=_complete, args=(self._sent, None), name="chaos-messages", daemon=True).start()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What is begun inside belongs together: a backend whose messages block in their order begins it as one. gloo
+        need not know."""
+        yield
 
     def send(self, group: Group, peer: int, tensor: torch.Tensor, *, awaited: bool = False) -> Receipt:
         """Hand a contiguous tensor over, which nobody changes any more. That it has arrived its receiver says; the

@@ -21,6 +21,7 @@ from chaos.worker_group.moving import pair
 from chaos.worker_group.seeding import seed_of, seeded
 from chaos.worker_group.spans import SpanLog
 from chaos.worker_group.summing import StepSums, private, whole
+from chaos_protocols.message_order import Event, Exchange, event_of
 from chaos_protocols.streams import BackwardPass, ForwardPass, Message, ReceiveMessage, SendMessage, Share, Sum
 from chaos_protocols.worker_group.suspicion import Work
 
@@ -66,6 +67,9 @@ class Task:
     own."""
     spans: SpanLog | None = None
     device: Device = HOST
+    order: Sequence[Event] = ()
+    """In which this worker begins its messages and sums, for groups whose messages block (`message_order`); none: as it
+    comes to them, with receives begun early, which gloo allows."""
 
 
 @dataclass(slots=True)
@@ -90,15 +94,19 @@ class StepRun:
         self._samples: dict[int, tuple[Any, Any]] = {}
         self._expected = {each.peer: deque(each.messages) for each in task.share.incoming}
         self._posted: dict[tuple[int, Message], tuple[Receipt, torch.Tensor]] = {}
+        self._order = deque(task.order)
+        self._ahead = 0 if task.order else AHEAD
         self._trained = {layer.index: layer.parameters for layer in held}
 
     def run(self) -> None:
         """From the first instruction to the last. Raises `GroupFailed`, `GenerationEnded`, what the model raises."""
         for peer, expected in self._expected.items():
-            for _ in range(min(AHEAD, len(expected))):
+            for _ in range(min(self._ahead, len(expected))):
                 self._post(peer)
         for instruction in self._task.share.stream:
             began_s = perf_counter()
+            if self._order:
+                self._begin_before(event_of(self._task.me, instruction))
             match instruction:
                 case ForwardPass(g, first, last):
                     self._doing(Work.FORWARD)
@@ -219,8 +227,19 @@ class StepRun:
         self._waits(peer)
         self._group().wait(work)
         self._values[message] = value
-        if self._expected[peer]:
+        if self._ahead and self._expected[peer]:
             self._post(peer)
+
+    def _begin_before(self, event: Event | None) -> None:
+        """The receives that stand before it in the order, and the event itself if it is one of them."""
+        if isinstance(event, Exchange) and (event.source, event.message) in self._posted:
+            return
+        while event is not None:
+            first = self._order.popleft()
+            if isinstance(first, Exchange) and first.target == self._task.me:
+                self._post(first.source)
+            if first == event:
+                return
 
     def _post(self, peer: int) -> None:
         """The next receive from this peer, in the order in which it sends."""

@@ -79,14 +79,15 @@ class StepSums:
         length = edges[rank + 1] - edges[rank]
         works: list[tuple[int, Receipt]] = []
         received: dict[int, torch.Tensor] = {}
-        for other, peer in enumerate(total.holders):
-            if other != rank and total.subtotals[other] and length:
-                received[other] = self._empty((len(total.subtotals[other]), length), dtype)
-                works.append((peer, groups.receive(total.holders, peer, received[other])))
-        for other, peer in enumerate(total.holders):
-            if other != rank and len(mine) and edges[other + 1] > edges[other]:
-                piece = mine[:, edges[other] : edges[other + 1]].contiguous()
-                groups.send(total.holders, peer, piece)
+        with groups.at_once():
+            for other, peer in enumerate(total.holders):
+                if other != rank and total.subtotals[other] and length:
+                    received[other] = self._empty((len(total.subtotals[other]), length), dtype)
+                    works.append((peer, groups.receive(total.holders, peer, received[other])))
+            for other, peer in enumerate(total.holders):
+                if other != rank and len(mine) and edges[other + 1] > edges[other]:
+                    piece = mine[:, edges[other] : edges[other + 1]].contiguous()
+                    groups.send(total.holders, peer, piece)
         for peer, work in works:
             doing(peer)
             groups.wait(work)
@@ -132,14 +133,15 @@ class StepSums:
         result = self._empty((edges[-1],), piece.dtype)
         result[edges[rank] : edges[rank + 1]] = piece
         works = []
-        for other, peer in enumerate(total.holders):
-            if other != rank and edges[other + 1] > edges[other]:
-                part = result[edges[other] : edges[other + 1]]
-                works.append((peer, groups.receive(total.holders, peer, part)))
-        if len(piece):
+        with groups.at_once():
             for other, peer in enumerate(total.holders):
-                if other != rank:
-                    groups.send(total.holders, peer, piece)
+                if other != rank and edges[other + 1] > edges[other]:
+                    part = result[edges[other] : edges[other + 1]]
+                    works.append((peer, groups.receive(total.holders, peer, part)))
+            if len(piece):
+                for other, peer in enumerate(total.holders):
+                    if other != rank:
+                        groups.send(total.holders, peer, piece)
         for peer, work in works:
             doing(peer)
             groups.wait(work)
