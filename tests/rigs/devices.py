@@ -42,4 +42,5 @@ def fail() -> None:
         compiled: Any = torch.cuda._compile_kernel(FAILS, "fails")  # type: ignore[attr-defined]
         compiled(grid=(1, 1, 1), block=(1, 1, 1), args=())
         torch.cuda.synchronize()
-    raise RuntimeError("CUDA error: unspecified launch failure\nand what torch says of it, on more lines")
+    hints = "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+    raise RuntimeError(f"CUDA error: unspecified launch failure\n{hints}")

@@ -22,8 +22,11 @@ ASSERTED = "device-side assert"
 
 
 def is_device_loss(error: BaseException) -> bool:
-    """Whether an error says that this process's device is of no use any more. Too little memory does not say so."""
-    if not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError) or ASSERTED in str(error):
+    """Whether an error says that this process's device is of no use any more. Too little memory does not say so.
+
+    What failed stands in the first line; below it torch gives hints on every error, on device-side assertions too."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    if not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError) or ASSERTED in first:
         return False
     kind = getattr(torch, "AcceleratorError", None)  # since torch 2.8
     if kind is not None and isinstance(error, kind):
