@@ -57,7 +57,7 @@ def event_of(worker: int, instruction: Instruction) -> Event | None:
     return None
 
 
-def parties(event: Event) -> tuple[int, ...]:
+def workers_of(event: Event) -> tuple[int, ...]:
     """The workers that take part in it."""
     return event.holders if isinstance(event, Sum) else (event.source, event.target)
 
@@ -66,7 +66,7 @@ def orders_of(order: Sequence[Event]) -> dict[int, tuple[Event, ...]]:
     """What each worker has of the order."""
     found: dict[int, list[Event]] = {}
     for event in order:
-        for worker in parties(event):
+        for worker in workers_of(event):
             found.setdefault(worker, []).append(event)
     return {worker: tuple(events) for worker, events in found.items()}
 
@@ -125,14 +125,14 @@ def message_order(streams: Streams) -> tuple[Event, ...]:
 
 def prove_order(streams: Streams, order: Sequence[Event]) -> None:
     """Raise `UnprovedStreams` unless the streams come to their end where each worker begins its messages and sums in
-    this order, one queue a worker, and nothing is over before all of its parties have come to it. Linear."""
+    this order, one queue a worker, and nothing is over before all of its workers have come to it. Linear."""
     wanted: Counter[Event] = Counter()
     for worker in sorted(streams):
         for instruction in streams[worker]:
             event = event_of(worker, instruction)
             if event is not None:
                 wanted[event] += 1
-    given = Counter({event: len(parties(event)) * count for event, count in Counter(order).items()})
+    given = Counter({event: len(workers_of(event)) * count for event, count in Counter(order).items()})
     if wanted != given:
         wrong = next(event for event in (*wanted, *given) if wanted[event] != given[event])
         raise UnprovedStreams(f"{_told(wrong)} does not stand in the order as often as in the streams")
@@ -182,13 +182,13 @@ class _Rendezvous:
         self._begun[worker] = max(self._begun[worker], place + 1)
 
     def _settle(self, worker: int) -> Iterator[int]:
-        """Carry out what all parties stand at, beginning with this worker's next; who may go on."""
+        """Carry out what all of its workers stand at, beginning with this worker's next; who may go on."""
         looked_at = deque([worker])
         while looked_at:
             each = looked_at.popleft()
             event = self._next(each)
-            if event is not None and all(self._next(other) == event for other in parties(event)):
-                for other in parties(event):
+            if event is not None and all(self._next(other) == event for other in workers_of(event)):
+                for other in workers_of(event):
                     self._over[other] += 1
                     looked_at.append(other)
                     yield other
