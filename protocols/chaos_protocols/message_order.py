@@ -33,7 +33,7 @@ from chaos_protocols.streams import (
 Streams: TypeAlias = Mapping[int, Sequence[Instruction]]
 
 
-class Exchange(NamedTuple):
+class Passage(NamedTuple):
     """A message from one worker to another."""
 
     source: int
@@ -41,7 +41,7 @@ class Exchange(NamedTuple):
     message: Message
 
 
-Event: TypeAlias = Exchange | Sum
+Event: TypeAlias = Passage | Sum
 """Of a sum all holders are at both of its parts, one after the other."""
 
 
@@ -49,9 +49,9 @@ def event_of(worker: int, instruction: Instruction) -> Event | None:
     """In which a worker takes part by this instruction; None: it computes."""
     match instruction:
         case SendMessage(message, peer):
-            return Exchange(worker, peer, message)
+            return Passage(worker, peer, message)
         case ReceiveMessage(message, peer):
-            return Exchange(peer, worker, message)
+            return Passage(peer, worker, message)
         case Sum():
             return instruction
     return None
@@ -76,8 +76,8 @@ def message_order(streams: Streams) -> tuple[Event, ...]:
     backward. Raises `UnprovedStreams` where they do not come to their end."""
     clocks = dict.fromkeys(streams, 0)
     at = dict.fromkeys(streams, 0)
-    sent: set[Exchange] = set()
-    waiting: dict[Exchange, int] = {}
+    sent: set[Passage] = set()
+    waiting: dict[Passage, int] = {}
     joined: dict[Sum, list[int]] = {}
     order: list[Event] = []
     runnable = [(0, worker) for worker in sorted(streams)]
@@ -98,18 +98,18 @@ def message_order(streams: Streams) -> tuple[Event, ...]:
             case BackwardPass(_, first, last):
                 go_on(worker, now + 2 * (last - first))
             case SendMessage(message, peer):
-                exchange = Exchange(worker, peer, message)
-                order.append(exchange)
-                sent.add(exchange)
-                if exchange in waiting:
-                    go_on(waiting.pop(exchange), now)
+                passage = Passage(worker, peer, message)
+                order.append(passage)
+                sent.add(passage)
+                if passage in waiting:
+                    go_on(waiting.pop(passage), now)
                 go_on(worker, now)
             case ReceiveMessage(message, peer):
-                exchange = Exchange(peer, worker, message)
-                if exchange in sent:
+                passage = Passage(peer, worker, message)
+                if passage in sent:
                     go_on(worker, now)
                 else:
-                    waiting[exchange] = worker
+                    waiting[passage] = worker
             case Sum(_, holders, _):
                 here = joined.setdefault(instruction, [])
                 here.append(worker)

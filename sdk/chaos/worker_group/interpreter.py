@@ -21,7 +21,7 @@ from chaos.worker_group.moving import pair
 from chaos.worker_group.seeding import seed_of, seeded
 from chaos.worker_group.spans import SpanLog
 from chaos.worker_group.summing import StepSums, private, whole
-from chaos_protocols.message_order import Event, Exchange, event_of
+from chaos_protocols.message_order import Event, Passage, event_of
 from chaos_protocols.streams import BackwardPass, ForwardPass, Message, ReceiveMessage, SendMessage, Share, Sum
 from chaos_protocols.worker_group.suspicion import Work
 
@@ -232,11 +232,11 @@ class StepRun:
 
     def _begin_before(self, event: Event | None) -> None:
         """The receives that stand before it in the order, and the event itself if it is one of them."""
-        if isinstance(event, Exchange) and (event.source, event.message) in self._posted:
+        if isinstance(event, Passage) and (event.source, event.message) in self._posted:
             return
         while event is not None:
             first = self._order.popleft()
-            if isinstance(first, Exchange) and first.target == self._task.me:
+            if isinstance(first, Passage) and first.target == self._task.me:
                 self._post(first.source)
             if first == event:
                 return

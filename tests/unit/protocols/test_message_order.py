@@ -10,7 +10,7 @@ from tests.unit.protocols.test_streams import FIRST, SECOND
 
 from chaos_planner.pipelines.costs.durations import Costs
 from chaos_planner.pipelines.streams.compile import streams_of
-from chaos_protocols.message_order import Event, Exchange, Streams, event_of, message_order, orders_of, prove_order
+from chaos_protocols.message_order import Event, Passage, Streams, event_of, message_order, orders_of, prove_order
 from chaos_protocols.streams import ReceiveMessage, SendMessage, Sum, UnprovedStreams
 from chaosd.worker_group.lower import lower
 
@@ -29,7 +29,7 @@ def test_two_stages_have_an_order_and_receives_come_before_sends_that_nobody_wai
     order = message_order(STREAMS)
     prove_order(STREAMS, order)
     assert orders_of(order) == {0: order, 1: order}
-    assert [(each.source, each.message.micro_batch) for each in order if isinstance(each, Exchange)] == [
+    assert [(each.source, each.message.micro_batch) for each in order if isinstance(each, Passage)] == [
         (0, 0),
         (0, 1),
         (1, 0),
@@ -51,7 +51,7 @@ def test_plans_of_every_look_have_an_order(seed: int) -> None:
     order = message_order(streams)
     prove_order(streams, order)
     for worker, events in orders_of(order).items():
-        sends = [each for each in events if isinstance(each, Exchange) and each.source == worker]
+        sends = [each for each in events if isinstance(each, Passage) and each.source == worker]
         assert sends == [each for each in programs(streams)[worker] if each in sends], "as its stream has them"
 
 
