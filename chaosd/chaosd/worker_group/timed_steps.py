@@ -165,13 +165,15 @@ class TimedSteps:
             self._under_way_s = entry.at_s
 
     def undisturbed(self) -> StepDone | None:
-        """The last step of the last plan that all of its workers have told of that tell anything."""
+        """The last step of the last plan that all of its workers have told of that tell anything, and in which somebody
+        computed: that of a round between local steps has no passes to be shown."""
         for plan in reversed(self._plans):
             mine = {worker: self._steps_of(worker, plan.generation) for worker in plan.layers}
             telling = {worker: each for worker, each in mine.items() if each}
             common = set.intersection(*(set(each) for each in telling.values())) if telling else set()
-            if common:
-                step = max(common)
+            computed = [step for step in common if any(_has_a_pass(each[step]) for each in telling.values())]
+            if computed:
+                step = max(computed)
                 spans = {worker: _of_a_step(each[step]) for worker, each in telling.items()}
                 return StepDone(step=step, plan=plan, spans=spans)
         return None
@@ -219,6 +221,10 @@ def _mark(entry: Happened) -> Mark:
     if entry.kind in ("worker-lost", "worker-suspected"):
         text += f": {entry.reason}"
     return Mark(at_s=entry.at_s, kind=entry.kind, text=text, worker=int(str(entry.fields.get("worker", -1))))
+
+
+def _has_a_pass(spans: tuple[DoneSpan, ...]) -> bool:
+    return any(span.work is Work.FORWARD for span in spans)
 
 
 def _of_a_step(spans: tuple[DoneSpan, ...]) -> tuple[DoneSpan, ...]:

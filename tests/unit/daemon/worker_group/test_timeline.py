@@ -50,10 +50,10 @@ class Trained:
             DoneSpan(Work.UPDATE, self.at_s + 0.9 * until, self.at_s + until),
         )
 
-    def step(self, silent: int = -1) -> None:
+    def step(self, silent: int = -1, *, computes: bool = True) -> None:
         self.done += 1
         for worker in self.workers:
-            spans = () if worker == silent else self.spans()
+            spans = () if worker == silent else self.spans() if computes else self.spans()[2:]
             self.timed.hear(worker, Stepped(generation=self.generation, step=self.done, spans=spans))
         self.at_s += 1.0
         self.timed.take(entry(self.at_s, "step", step=self.done))
@@ -85,6 +85,16 @@ def test_a_worker_that_tells_nothing_is_left_out() -> None:
     trained.step(silent=2)
     found = trained.timed.undisturbed()
     assert found is not None and found.spans.keys() == {0, 1, 3}
+
+
+def test_the_step_of_a_round_between_local_steps_is_not_the_one_that_is_shown() -> None:
+    trained = Trained()
+    trained.step(computes=False)
+    assert trained.timed.undisturbed() is None
+    trained.step()
+    trained.step(computes=False)
+    found = trained.timed.undisturbed()
+    assert found is not None and found.step == 2
 
 
 def test_a_recovery_is_kept_from_the_step_of_the_loss_to_the_next_one_done_whatever_follows() -> None:
