@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,8 +15,12 @@ from chaosd.cli.options import EXIT_FAILED, ConfigOption, DataDirOption, JsonOpt
 from chaosd.config.file import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from chaosd.worker_group.board import GroupView
     from chaosd.worker_group.selftest import TrialVerdict
+
+WATCH_INTERVAL_S = 1.0
 
 
 workers_app = typer.Typer(invoke_without_command=True)
@@ -26,10 +31,16 @@ def register(app: typer.Typer) -> None:
 
 
 @workers_app.callback()
-def workers(context: typer.Context, json: JsonOption = False) -> None:
+def workers(
+    context: typer.Context,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="keep showing it, until Ctrl+C or the last ends")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
     """Show the workers of each `chaosd run` of this user: process, device, layers, what each does, and since when.
 
-    $ chaosd workers
+    $ chaosd workers --watch
     $ chaosd workers --json | jq '.[].workers[] | select(.state != "trains")'
     $ chaosd workers selftest
 
@@ -40,13 +51,45 @@ def workers(context: typer.Context, json: JsonOption = False) -> None:
     from chaosd.worker_group.board import boards
 
     found = list(boards())
-    if json:
+    if json and (not watch or not found):
         echo_json(found)
-    elif found:
+    elif json:
+        _watch_json(found)
+    elif watch and found:
+        _watch(found)
+    else:
         for view in found:
-            _show(view)
+            _print(view)
     if not found:
         fail("no `chaosd run` of this user is running on this machine", EXIT_FAILED)
+
+
+def _watch_json(views: list[GroupView]) -> None:
+    """A line each time; like the picture until nobody is there any more."""
+    import msgspec
+
+    from chaosd.worker_group.board import boards
+
+    while views:
+        typer.echo(msgspec.json.encode(views).decode())
+        time.sleep(WATCH_INTERVAL_S)
+        views = list(boards())
+
+
+def _watch(views: list[GroupView]) -> None:
+    from rich.console import Group
+    from rich.live import Live
+
+    from chaosd.worker_group.board import boards
+
+    with Live(Group(*map(_rendered, views)), auto_refresh=False) as live, contextlib.suppress(KeyboardInterrupt):
+        while views:
+            time.sleep(WATCH_INTERVAL_S)
+            views = list(boards())
+            if views:
+                live.update(Group(*map(_rendered, views)), refresh=True)
+    if not views:
+        typer.echo("no `chaosd run` of this user is running any more")
 
 
 @workers_app.command()
@@ -112,17 +155,24 @@ def _tell(verdict: TrialVerdict) -> None:
         typer.echo(f"{'':<16s}{verdict.found}")
 
 
-def _show(view: GroupView) -> None:
+def _print(view: GroupView) -> None:
     from rich.console import Console
+
+    Console().print(_rendered(view))
+
+
+def _rendered(view: GroupView) -> RenderableType:
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     run = f"; in its run: {view.run}" if view.run else ""
-    typer.echo(f"{view.command} (controller {view.pid}): {view.phase}, step {view.step}, plan {view.generation}{run}")
+    lines = [f"{view.command} (controller {view.pid}): {view.phase}, step {view.step}, plan {view.generation}{run}"]
     if view.shape:
-        typer.echo(view.shape)
+        lines.append(view.shape)
     if view.measured_step_s:
         off = view.expected_step_s / view.measured_step_s - 1
-        typer.echo(
+        lines.append(
             f"a step: {1e3 * view.measured_step_s:.3g} ms measured, {1e3 * view.expected_step_s:.3g} ms expected of "
             f"devices that share nothing ({off:+.1%})"
         )
@@ -133,4 +183,4 @@ def _show(view: GroupView) -> None:
     for each in view.workers:
         cells = (str(each.worker), str(each.pid), each.device, each.stage or "-", each.state)
         table.add_row(*cells, f"{max(0.0, now - each.since):.0f} s", each.doing)
-    Console().print(table)
+    return Group(Text("\n".join(lines)), table)

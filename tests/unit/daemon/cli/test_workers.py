@@ -70,3 +70,25 @@ def test_a_controller_that_is_gone_is_not_shown(folder: Path) -> None:
 def test_a_file_that_is_no_board_is_passed_over(folder: Path) -> None:
     (folder / BOARD_NAME).write_text("{", encoding="utf-8")
     assert CliRunner().invoke(app, ["workers"]).exit_code == EXIT_FAILED
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)], ids=("table", "json"))
+def test_watching_shows_them_until_the_last_is_gone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    board = folder / BOARD_NAME
+    first = written(folder)
+
+    def next_look(_: float) -> None:
+        if json.loads(board.read_bytes())["step"] == first.step:
+            board.write_bytes(msgspec.json.encode(msgspec.structs.replace(first, step=first.step + 41)))
+        else:
+            board.unlink()
+
+    monkeypatch.setattr("time.sleep", next_look)
+    shown = CliRunner().invoke(app, ["workers", "--watch", *flags])
+    assert shown.exit_code == 0, shown.output
+    if flags:
+        assert [view["step"] for line in shown.output.splitlines() for view in json.loads(line)] == [0, 41]
+    else:
+        assert "step 41" in shown.output and shown.output.endswith("is running any more\n")
