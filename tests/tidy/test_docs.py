@@ -130,10 +130,10 @@ def test_every_command_and_flag_that_is_shown_exists(page: Path, words: list[str
 def check_chaosd(words: list[str]) -> None:
     """Walk down the groups, then parse as the program would, without running anything: raises on what it refuses."""
     command = program()
-    while words and (group := getattr(command, "commands", None)):
+    while words and not words[0].startswith("-") and (group := getattr(command, "commands", None)):
         assert words[0] in group, f"there is no command {words[0]}"
         command, words = group[words[0]], words[1:]
-    if not hasattr(command, "commands"):
+    if words or not hasattr(command, "commands"):  # a group may have flags of its own
         command.make_context(command.name, list(words))
 
 
