@@ -19,6 +19,8 @@ SLOW_MBIT, TOO_SLOW_MBIT = 0.8, 0.16
 
 FAR_MBIT, FAR_MS = 1000.0, 200.0
 """Latency one way: longer than a lone founder takes for all the rounds whose results it keeps."""
+FEW_NUMBERS = 1_000
+"""So few that by the figures the link carries rounds and state beside each other, whatever the machine's pace."""
 
 
 def behind(cluster: Cluster, site: Site, rate_mbit: float, latency_ms: float = 5.0) -> None:
@@ -76,7 +78,7 @@ def test_a_site_that_is_further_away_than_a_lone_founders_rounds_last_is_counted
         behind(cluster, far, FAR_MBIT, FAR_MS)
         for number, site in enumerate(cluster.sites, start=1):
             site.start()
-            train(site, number, pace_s=0.0)
+            train(site, number, pace_s=0.0, extra=["--numbers", str(FEW_NUMBERS)])
             if site is founder:
                 wait_for(lambda: founder.round() > 100, "the founder trains")
         wait_for(far.is_member, "the far one has joined")
