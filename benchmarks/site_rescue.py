@@ -25,7 +25,6 @@ from typing import Any
 from tests.integration import site_training
 from tests.rigs.counters import counted
 from tests.rigs.site import Site, cluster_of
-from tests.rigs.warm import Forked
 from tests.rigs.worker_group import Ran, launch, train
 
 from benchmarks import rescue_worker
@@ -33,6 +32,7 @@ from benchmarks.measure import Figures
 from chaos_protocols.wire.bulk import CELL_BYTES, HASH_BYTES
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
+from chaosd.worker_group.processes import Process
 
 WORKER = Path(rescue_worker.__file__)
 WIDTH, WIDTH_SHORT = 3072, 2048
@@ -89,7 +89,7 @@ def _arguments(name: str, width: int, fast: Path, told: Path | None) -> dict[str
     return {"OMP_NUM_THREADS": "1", "TRAINING": json.dumps({**given, "told": str(told or "")})}
 
 
-def _alone(site: Site, width: int, fast: Path) -> Forked:
+def _alone(site: Site, width: int, fast: Path) -> Process:
     """An institution of one process."""
     site.start()
     environment = {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,14 +33,13 @@ STOPPED_S = 20.0
 than the time between two looks."""
 
 
-def launch(
-    command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]
-) -> warm.Forked | subprocess.Popen[bytes]:
+def launch(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> processes.Process:
     """In place of a new interpreter."""
     if devices.REAL:
         searched = os.pathsep.join(filter(None, (str(warm.ROOT), os.environ.get("PYTHONPATH"))))
-        words = [sys.executable, *command[1:]]
-        return processes.launch(words, {**os.environ, **environment, "PYTHONPATH": searched}, shared)
+        return processes.launch(
+            [sys.executable, *command[1:]], {**os.environ, **environment, "PYTHONPATH": searched}, shared
+        )
     paths = {variable: f"/proc/{os.getpid()}/fd/{descriptor}" for variable, descriptor in shared.items()}
     words = command[1:] if command[1] != "-u" else command[2:]
     with open(os.dup(2), "wb") as output:
