@@ -43,12 +43,12 @@ docs: $(VENV)/.docs  ## the documentation site, without network: build/site/inde
 	@$(BIN)/python -m tests.tidy.doc_site && echo "open build/site/index.html"
 
 test: $(VENV)/.check  ## the tests of what the software does, without the long ones (the house rules: make check)
-	@$(TESTS) -n 2 -m "not mutants" $(IN_PROCESS); first=$$?; \
+	@$(TESTS) -n 2 -m "not mutants and not long" $(IN_PROCESS); first=$$?; \
 		$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m "not alone and not long" $(WITH_PROCESSES); second=$$?; \
 		$(TESTS) -m "alone and not long" $(WITH_PROCESSES) && test $$first -eq 0 && exit $$second
 
-test-long: $(VENV)/.check  ## the long ones: demonstrations, the quick start, two versions, a lost majority (4 minutes)
-	@$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m "long and not alone" $(WITH_PROCESSES)
+test-long: $(VENV)/.check  ## the long ones: demonstrations, the quick start, two versions, a lost majority (5 minutes)
+	@$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m long $(IN_PROCESS) $(WITH_PROCESSES)
 
 check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house rules
 	@$(BIN)/ruff check --quiet .

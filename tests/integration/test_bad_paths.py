@@ -19,6 +19,8 @@ from tests.soak.network import PORT, Namespaces, NoNamespacesError, Rule
 
 from chaos_protocols.names import short
 
+pytestmark = pytest.mark.long
+
 NAMES = ("one", "two", "three")
 FAILURE_TIMEOUT_S = 0.5
 NOTICED_S = 12 * FAILURE_TIMEOUT_S

@@ -18,6 +18,8 @@ from tests.rigs.worker_group import Ran, train
 
 from chaos_planner.pipelines.plans.layout import Policy
 
+pytestmark = pytest.mark.long
+
 SCRIPT = Path(sharded_training.__file__)
 SIZE = 2
 """Processes of a device group."""

@@ -163,6 +163,7 @@ def test_a_killed_site_comes_back_another_leaves_and_the_rest_ends_with_equal_bi
     assert leftovers(short) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LIMIT_S + 30)
 def test_a_check_that_does_not_hold_is_named_and_the_status_is_1(short: Path) -> None:
     scenario = TWO_SITES.replace("STOP", "5") + "[checks]\nrounds_at_least = 1000000\n"
@@ -173,6 +174,7 @@ def test_a_check_that_does_not_hold_is_named_and_the_status_is_1(short: Path) ->
     assert leftovers(short) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LIMIT_S + 30)
 def test_a_worker_that_ends_by_itself_ends_the_lab_with_its_last_words(short: Path) -> None:
     lab = start(short, TWO_SITES.replace("STOP", "5").replace('number = "2"', 'number = "Atlantis"'))
@@ -183,6 +185,7 @@ def test_a_worker_that_ends_by_itself_ends_the_lab_with_its_last_words(short: Pa
     assert leftovers(short) == []
 
 
+@pytest.mark.long
 @pytest.mark.timeout(LIMIT_S + 30)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_lab_leaves_nothing_behind(short: Path, number: signal.Signals) -> None:

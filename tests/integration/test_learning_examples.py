@@ -17,6 +17,8 @@ from tests.rigs.site import ROOT, environment
 
 from chaos.testing import LocalRun
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = ROOT / "examples"
 LIMIT_S = 200
 
@@ -77,7 +79,6 @@ def test_the_curves_of_the_text_are_played_and_drawn(tmp_path: Path) -> None:
     assert ElementTree.parse(tmp_path / "c.svg").getroot().tag.endswith("svg")
 
 
-@pytest.mark.long
 @pytest.mark.timeout(4 * LIMIT_S)
 def test_two_sites_train_adapters_on_a_base_that_both_have(tmp_path: Path) -> None:
     base = tmp_path / "base"
@@ -171,7 +172,6 @@ def test_who_is_there_when_follows_the_papers_figures() -> None:
         curves.stays("churn", 3)
 
 
-@pytest.mark.long
 def test_a_site_of_stages_makes_local_steps_where_that_is_asked_for() -> None:
     words = ["--standalone", "--nproc", "2", "--pp", "2", str(EXAMPLES / "site" / "train.py"), "--width", "16"]
     begun = warm.Begun(

@@ -72,6 +72,7 @@ def test_strikes_left_out_do_not_change_the_others() -> None:
     assert struck and all(line in whole for line in struck)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # many seeds in one test, on a machine that may have other work
 def test_every_kind_of_strike_happens_and_the_state_is_seldom_lost() -> None:
     seen: set[str] = set()

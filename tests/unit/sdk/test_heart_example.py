@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.long
+
 torch = pytest.importorskip("torch", reason="the example trains with torch")
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "heart"

@@ -13,6 +13,8 @@ import pytest
 
 from chaos.testing import LocalRun
 
+pytestmark = pytest.mark.long
+
 torch = pytest.importorskip("torch", reason="the example trains with torch")
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "text"
