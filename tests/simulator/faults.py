@@ -283,10 +283,13 @@ def _play(trial: Trial, world: World) -> None:
             _not_live(world, f"not all sites are members {trial.heal_s:g} s after an operator decided")
     before = world.oracles.rounds_done
     world.oracles.counted.begin()
-    if not world.run_until(lambda: world.oracles.rounds_done > before + ROUNDS_AFTERWARDS, limit_s=60.0):
-        _not_live(world, "rounds do not go on after the faults ended")
-    if uncounted := world.oracles.counted.uncounted():
-        _not_live(world, f"{', '.join(uncounted)} train, and are counted in no round after the faults ended")
+    counted, enough = world.oracles.counted, before + ROUNDS_AFTERWARDS
+    if not world.run_until(lambda: world.oracles.rounds_done > enough and not counted.uncounted(), limit_s=60.0):
+        if world.oracles.rounds_done <= enough:
+            _not_live(world, "rounds do not go on after the faults ended")
+        # One whose worker still has results to apply counts when it has: not in the very next rounds.
+        names = ", ".join(counted.uncounted())
+        _not_live(world, f"{names} train, and are counted in no round of a minute after the faults ended")
     if not world.liar:
         must_settle(world, trial.heal_s)
     one_falls_silent(world)

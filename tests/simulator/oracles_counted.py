@@ -1,5 +1,5 @@
 """Who computes is counted (invariants 3 and 8): a part that lies ready is given to its round, a site of the run whose
-worker answers is counted again within as many rounds as the rules for catching up allow, in the calm in the next ones.
+worker answers is counted again within as many rounds as the rules for catching up allow, in the calm within a minute.
 
 Judged from results and from what the workers do: a site may give weight 0 only while its worker has nothing for that
 round, whatever its machine takes the worker for.
