@@ -7,5 +7,6 @@ from collections.abc import Mapping
 
 OPEN: Mapping[str, int] = {
     "python -m tests.simulator 7700000 --sites 25": 8,
+    "python -m tests.simulator 2834 --sites 4": 3,
 }
 """The command that plays it to the invariant that is known to break."""
