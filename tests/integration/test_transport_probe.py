@@ -12,7 +12,8 @@ import pytest
 from tests.rigs.transport import LOOPS, Recorder, Site, close, link, run
 
 from chaos_lab.links.shape import LinkShape
-from chaos_protocols.wire.probe import ProbeHeader, encode
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.probe import PROBE_BURST, ProbeHeader, encode
 from chaosd.monitor.probe import FRAME_BYTES, SIZED_PING_BYTES, LinkProbe, ProbeError, report
 from chaosd.transport import PeerProtocolError
 
@@ -118,6 +119,29 @@ def test_a_link_too_slow_for_a_burst_is_measured_all_the_same(loop_kind: str, tm
         slow = await a.probe.measure(b.id, timeout_s=0.5)
         assert slow.rate_bytes_per_s < 2e5, "a rate, and not that it did not answer"
         assert rate > 1e4 or slow.rate_bytes_per_s == pytest.approx(SIZED_PING_BYTES / (0.9 * 0.5), rel=0.2)
+        await finish(a, b)
+
+    run(loop_kind, main)
+
+
+class Slowed:
+    """A transport whose link takes this rate as soon as a burst begins."""
+
+    def __init__(self, site: ProbedSite, other: ProbedSite, rate_bytes_per_s: float) -> None:
+        self._site, self._other, self._rate_bytes_per_s = site, other, rate_bytes_per_s
+
+    async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None:
+        if msgpack.unpackb(header)["kind"] == PROBE_BURST:
+            self._site.transport.shape(self._other.id, LinkShape(rate_bytes_per_s=self._rate_bytes_per_s))
+        await self._site.transport.send_bulk(site, stream, header, payload)
+
+
+def test_a_link_that_grows_too_slow_for_the_burst_is_measured_all_the_same(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = await linked(tmp_path)
+        a.probe = LinkProbe(Slowed(a, b, 2e3))
+        slow = await a.probe.measure(b.id, timeout_s=2.0)
+        assert slow.rate_bytes_per_s <= 4 * FRAME_BYTES / 2.0, "a rate, and not that it did not answer"
         await finish(a, b)
 
     run(loop_kind, main)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable
@@ -53,8 +54,11 @@ SIZED_PING_BYTES = 16 << 10
 SIZED_PINGS = 3
 """For links that are too slow for a burst. The first one opens the window of the connection; several, since one may
 have waited for a processor."""
-BURST_SHARE = 0.9
+PINGS_SHARE = 0.9
 """Of the time for a probe: so long these may take."""
+BURST_SHARE = 0.5
+"""Of the time that is left: a burst is tried where by the first of these it takes no longer. What one ping shows is
+rough, and a link may carry something else at the same time."""
 LEAST_S = 1e-6
 BURSTS_MAX = 64
 """Bursts under way towards this site, one for each neighbour; further ones are not answered."""
@@ -118,14 +122,18 @@ class LinkProbe:
         if not FRAME_BYTES * FRAMES_MIN <= bytes_max <= BURST_BYTES_MAX:
             raise ValueError(f"bytes_max = {bytes_max}: must be {FRAME_BYTES * FRAMES_MIN} to {BURST_BYTES_MAX}")
         ends_s = self._clock() + timeout_s
+        sized: ProbeResult | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 rtt_s = min([await self._ping(site, stream) for _ in range(PINGS)])
-                slow = await self._too_slow(site, stream, rtt_s, ends_s)
-                if slow is not None:
-                    return slow
+                sized, burst_fits = await self._sized_pings(site, stream, rtt_s, ends_s)
+                if not burst_fits:
+                    return sized
                 report = await self._burst(site, stream, bytes_max // FRAME_BYTES, seconds_max)
         except TimeoutError:
+            if sized is not None:  # it has grown slower since the ping: it carries as much as the least burst at most
+                at_most = FRAMES_MIN * FRAME_BYTES / timeout_s
+                return dataclasses.replace(sized, rate_bytes_per_s=min(sized.rate_bytes_per_s, at_most))
             raise ProbeError(f"site {short(site)} did not answer the probe within {timeout_s:g} s") from None
         except LinkClosed as error:
             raise ProbeError(f"the link to site {short(site)} was lost during the probe: {error}") from error
@@ -186,25 +194,26 @@ class LinkProbe:
         await self._ask(site, stream, ProbeHeader(kind=PROBE_PING, id=next(self._ids)), _PAYLOAD[:size_bytes])
         return self._clock() - begun_s
 
-    async def _too_slow(self, site: SiteId, stream: int, rtt_s: float, ends_s: float) -> ProbeResult | None:
-        """What the link carries, where a burst would not end before `ends_s`; None: it would."""
-        left_s = BURST_SHARE * (ends_s - self._clock())
+    async def _sized_pings(self, site: SiteId, stream: int, rtt_s: float, ends_s: float) -> tuple[ProbeResult, bool]:
+        """What the link carries by pings with a payload, and whether a burst would end well before `ends_s`."""
+        left_s = PINGS_SHARE * (ends_s - self._clock())
         took_s = [left_s]  # at least, if none of them comes back
+        burst_fits = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(left_s):
-                for _ in range(SIZED_PINGS):
+                while not burst_fits and len(took_s) <= SIZED_PINGS:
                     took_s.append(await self._ping(site, stream, SIZED_PING_BYTES))
                     at_most = SIZED_PING_BYTES / max(min(took_s) - rtt_s, LEAST_S)
-                    if at_most * (ends_s - self._clock()) > FRAMES_MIN * FRAME_BYTES:
-                        return None
+                    burst_fits = at_most * BURST_SHARE * (ends_s - self._clock()) > FRAMES_MIN * FRAME_BYTES
         seconds = max(min(took_s) - rtt_s, LEAST_S)
-        return ProbeResult(
+        sized = ProbeResult(
             rate_bytes_per_s=SIZED_PING_BYTES / seconds,
             rtt_s=rtt_s,
             method="built-in",
             bytes=SIZED_PING_BYTES,
             seconds=seconds,
         )
+        return sized, burst_fits
 
     async def _burst(self, site: SiteId, stream: int, frames: int, seconds_max: float) -> ProbeHeader:
         number = next(self._ids)
