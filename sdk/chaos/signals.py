@@ -2,7 +2,8 @@
 
 The first signal only sets the exit event. The second raises KeyboardInterrupt: at once while the script computes or
 waits, and at the end of the guarded section while the training state is being changed (optimizer step, loading a
-state).
+state). A SIGTERM that repeats the one before within a moment is the same order: Linux sends the signal for a parent's
+death once for each of its threads that had it, one after the other.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 from chaos.connection import Wakeup
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SAME_ORDER_S = 0.5
 
 
 class ExitSignals:
@@ -28,6 +31,8 @@ class ExitSignals:
         self._pid = os.getpid()
         self._depth = 0
         self._forced = False
+        self._terminated_s = -SAME_ORDER_S
+        """When SIGTERM came last."""
         self.exit_requested = False
         self.reason = ""
 
@@ -71,6 +76,10 @@ class ExitSignals:
         if os.getpid() != self._pid:
             _in_a_child(number)
             return
+        if number == signal.SIGTERM:
+            before_s, self._terminated_s = self._terminated_s, time.monotonic()
+            if self._terminated_s - before_s < SAME_ORDER_S:
+                return
         # In one go: a second signal may come while this handler runs, and must not count as a first one.
         again, self.exit_requested = self.exit_requested, True
         if not again:

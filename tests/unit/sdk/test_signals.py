@@ -128,6 +128,21 @@ def test_ctrl_c_while_the_daemon_is_gone_ends_the_wait(socket_file: Path) -> Non
         assert line.step() is False and coordinator.left and coordinator.round == 0
 
 
+def test_a_sigterm_that_comes_for_every_thread_of_a_dead_parent_is_one_order(socket_file: Path) -> None:
+    def script(daemon: FakeDaemon) -> None:
+        daemon.founder()
+        contributed = daemon.expect(RoundContributed)
+        for _ in range(3):
+            interrupt(signal.SIGTERM)
+        daemon.array("result")[...] = daemon.array("contribution")
+        daemon.apply(contributed.round)
+
+    with FakeDaemon(socket_file, script), Line(socket_file, handle_signals=True) as line:
+        coordinator = line.register()
+        assert line.step() is True, "not cut off"
+        assert coordinator.capture_exit_event() and coordinator.round == 1
+
+
 def test_forced_stop_inside_an_update_takes_effect_after_it(socket_file: Path) -> None:
     class Interrupted(Line):
         def apply(self, averaged: Mapping[str, Any], round: int) -> None:
