@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -16,7 +17,7 @@ from tests.unit.sdk.fake_daemon import FakeDaemon
 from tests.unit.sdk.line import Line
 
 import chaos
-from chaos import Coordinator
+from chaos import Coordinator, signals
 from chaos_protocols.wire.worker import (
     Dismissed,
     RoundContributed,
@@ -128,12 +129,17 @@ def test_ctrl_c_while_the_daemon_is_gone_ends_the_wait(socket_file: Path) -> Non
         assert line.step() is False and coordinator.left and coordinator.round == 0
 
 
-def test_a_sigterm_that_comes_for_every_thread_of_a_dead_parent_is_one_order(socket_file: Path) -> None:
+def test_a_sigterm_that_comes_for_every_thread_of_a_dead_parent_is_one_order(
+    socket_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "SAME_ORDER_S", 60.0)  # whatever else the machine does
+
     def script(daemon: FakeDaemon) -> None:
         daemon.founder()
         contributed = daemon.expect(RoundContributed)
         for _ in range(3):
             interrupt(signal.SIGTERM)
+            time.sleep(0.02)  # so that each is handled
         daemon.array("result")[...] = daemon.array("contribution")
         daemon.apply(contributed.round)
 
