@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 import uvloop
 
 from chaos_lab.links.transport import LabTransport
@@ -19,7 +20,9 @@ from chaosd.transport import PeerProtocolError, TransportSettings
 from chaosd.transport.handshake import Speaker
 from chaosd.transport.settings import KeptOut
 
-LOOPS = ("uvloop", "asyncio")
+LOOPS = ("uvloop", pytest.param("asyncio", marks=pytest.mark.long))
+"""The loop that a daemon has, and the one it takes where uvloop cannot be had. The second says the same once more, so
+it is not for every `make test`."""
 RUN = "hearts"
 WAIT_S = 60.0
 
