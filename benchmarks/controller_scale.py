@@ -74,7 +74,9 @@ class _Places(SitePlanner):
     def put_in_force(self, asked: int) -> None:
         """There is but one plan."""
 
-    def prepare(self, hello: GroupHello, present: frozenset[int], idle: frozenset[int]) -> None:
+    def prepare(
+        self, hello: GroupHello, present: frozenset[int], idle: frozenset[int], drained: frozenset[int] = frozenset()
+    ) -> None:
         """A plan is made at once."""
 
     def make(self, asked: AskPlanner, hello: GroupHello, present: frozenset[int]) -> Plan:

@@ -94,8 +94,10 @@ class _Imitated(SitePlanner):
     def make(self, asked: AskPlanner, hello: GroupHello, present: frozenset[int]) -> Plan:
         return super().make(asked, self._as_imitated(hello), present)
 
-    def prepare(self, hello: GroupHello, present: frozenset[int], idle: frozenset[int]) -> None:
-        super().prepare(self._as_imitated(hello), present, idle)
+    def prepare(
+        self, hello: GroupHello, present: frozenset[int], idle: frozenset[int], drained: frozenset[int] = frozenset()
+    ) -> None:
+        super().prepare(self._as_imitated(hello), present, idle, drained)
 
     def learn(self, factors: MeasuredFactors, hello: GroupHello, present: frozenset[int]) -> float:
         return super().learn(factors, self._as_imitated(hello), present)

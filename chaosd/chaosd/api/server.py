@@ -20,7 +20,6 @@ An error is `{"error": text}` with a status of 4xx or 5xx.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,22 +28,17 @@ import msgspec
 from aiohttp import web
 
 from chaosd.api.answers import (
-    BODY_BYTES_MAX,
-    CLOSE_TIMEOUT_S,
     LeaveBody,
     LinkBody,
     RecoverBody,
-    errors_as_json,
     json_answer,
     read_body,
     refusal,
 )
 from chaosd.api.changes import Changes
 from chaosd.api.status import EventRecord, Outcome, Status
+from chaosd.api.unix_http import UnixHttp
 from chaosd.metrics import CONTENT_TYPE
-from chaosd.unix_sockets import UnixListener
-
-log = logging.getLogger(__name__)
 
 EVENTS_DEFAULT, EVENTS_MAX = 100, 10_000
 """10,000 records are about 3 MB of JSON."""
@@ -92,15 +86,13 @@ class LocalApi:
     """Serves `control` at `path` between `start` and `close`. `further`: routes beside those of the module's head."""
 
     def __init__(self, path: Path, control: Control, *, further: Sequence[web.RouteDef] = ()) -> None:
-        self._path = path
         self._control = control
         self._closing = asyncio.Event()
         self._changes = Changes(REQUESTS_MAX)
         self._followers = 0
-        self._listener: UnixListener | None = None
-        self._server: asyncio.AbstractServer | None = None
-        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[errors_as_json])
-        application.add_routes(
+        self._http = UnixHttp(
+            path,
+            "api_socket",
             [
                 web.get("/v1/status", self._status),
                 web.get("/v1/metrics", self._metrics),
@@ -110,35 +102,21 @@ class LocalApi:
                 web.post("/v1/leave", self._leave),
                 web.post("/v1/recover", self._recover),
                 *further,
-            ]
-        )
-        quiet = logging.getLogger("chaosd.api.server.http")
-        quiet.setLevel(logging.CRITICAL + 1)  # a request that is no HTTP is answered, not told with a traceback
-        self._runner = web.AppRunner(
-            application, access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
+            ],
         )
 
     async def start(self) -> None:
         """Raises UnixSocketError when another daemon answers at the path or something else lies there."""
-        self._listener = listener = UnixListener(self._path, "api_socket")
-        await self._runner.setup()
-        assert self._runner.server is not None
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(self._runner.server, sock=listener.socket)
+        await self._http.start()
 
     async def close(self) -> None:
         """Answers what is under way, ends the followers, removes the socket. Safe to call twice and without `start`.
 
         `Control.leave` must return before this is called: its answer is one of those that are waited for."""
         self._closing.set()
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self._http.stop_listening()
         await self._changes.close()  # first: who waits for one gets an answer
-        await self._runner.cleanup()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        await self._http.close()
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
         return json_answer(self._control.status())

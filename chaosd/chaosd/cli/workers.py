@@ -1,17 +1,30 @@
 """`chaosd workers`: who works on what, in the worker groups that `chaosd run` has started on this machine.
 
-`chaosd workers selftest`: what workers can do here, tried.
+`chaosd workers drain N`, `undrain N`: take one out while they train, and let it in again. `chaosd workers selftest`:
+what workers can do here, tried.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chaosd.cli.options import EXIT_FAILED, ConfigOption, DataDirOption, JsonOption, echo_json, fail, selected
+from chaosd.cli.options import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    ConfigOption,
+    DataDirOption,
+    JsonOption,
+    echo_json,
+    fail,
+    selected,
+    tell,
+)
+from chaosd.cli.watching import watch
 from chaosd.config.file import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +34,7 @@ if TYPE_CHECKING:
     from chaosd.worker_group.selftest import TrialVerdict
 
 WATCH_INTERVAL_S = 1.0
-
+NOBODY = "no `chaosd run` of this user is running on this machine"
 
 workers_app = typer.Typer(invoke_without_command=True)
 
@@ -33,7 +46,7 @@ def register(app: typer.Typer) -> None:
 @workers_app.callback()
 def workers(
     context: typer.Context,
-    watch: Annotated[
+    watching: Annotated[
         bool, typer.Option("--watch", "-w", help="keep showing it, until Ctrl+C or the last ends")
     ] = False,
     json: JsonOption = False,
@@ -42,6 +55,7 @@ def workers(
 
     $ chaosd workers --watch
     $ chaosd workers --json | jq '.[].workers[] | select(.state != "trains")'
+    $ chaosd workers drain 2
     $ chaosd workers selftest
 
     Exit codes: 0 there are some, 1 no `chaosd run` is running.
@@ -51,45 +65,98 @@ def workers(
     from chaosd.worker_group.board import boards
 
     found = list(boards())
-    if json and (not watch or not found):
-        echo_json(found)
-    elif json:
-        _watch_json(found)
-    elif watch and found:
-        _watch(found)
-    else:
-        for view in found:
-            _print(view)
     if not found:
-        fail("no `chaosd run` of this user is running on this machine", EXIT_FAILED)
+        if json:
+            echo_json(found)
+        fail(NOBODY, EXIT_FAILED)
+    if watching:
+        watch(lambda: list(boards()) or None, _rendered_all, every_s=WATCH_INTERVAL_S, as_json=json)
+        if not json and not list(boards()):
+            typer.echo("no `chaosd run` of this user is running any more")
+    elif json:
+        echo_json(found)
+    else:
+        from rich.console import Console
+
+        Console().print(_rendered_all(found))
 
 
-def _watch_json(views: list[GroupView]) -> None:
-    """A line each time; like the picture until nobody is there any more."""
-    import msgspec
-
-    from chaosd.worker_group.board import boards
-
-    while views:
-        typer.echo(msgspec.json.encode(views).decode())
-        time.sleep(WATCH_INTERVAL_S)
-        views = list(boards())
+WorkerArgument = Annotated[int, typer.Argument(min=0, help="its number, as `chaosd workers` shows it")]
+OfOption = Annotated[
+    int | None,
+    typer.Option("--of", help="process id of its `chaosd run` (the controller), where several are running"),
+]
 
 
-def _watch(views: list[GroupView]) -> None:
-    from rich.console import Group
-    from rich.live import Live
+@workers_app.command()
+def drain(worker: WorkerArgument, of: OfOption = None, json: JsonOption = False) -> None:
+    """Take a worker out of the plan while the training runs: its device is wanted for something else.
 
-    from chaosd.worker_group.board import boards
+    The planner works out how the others go on without it, and until then nobody stops. When the step under way is done
+    its layers move to them; no step is lost, also where it alone had some layers. Its process stays, idle, and may be
+    ended: none is started in its place. It gets no layers until `chaosd workers undrain`, unless the training could not
+    go on without it (`worker-undrained` in its events). Where no plan can do without it, that is said and nothing
+    changes.
 
-    with Live(Group(*map(_rendered, views)), auto_refresh=False) as live, contextlib.suppress(KeyboardInterrupt):
-        while views:
-            time.sleep(WATCH_INTERVAL_S)
-            views = list(boards())
-            if views:
-                live.update(Group(*map(_rendered, views)), refresh=True)
-    if not views:
-        typer.echo("no `chaosd run` of this user is running any more")
+    It needs no daemon: the order goes to `chaosd run` itself, which takes it from its own user alone.
+
+    $ chaosd workers drain 2
+    $ chaosd workers --watch
+
+    Exit codes: 0 it is drained, 1 it is not (the sentence says why), 2 several `chaosd run` and none was named.
+    """
+    _order(worker, of, drain=True, as_json=json)
+
+
+@workers_app.command()
+def undrain(worker: WorkerArgument, of: OfOption = None, json: JsonOption = False) -> None:
+    """Let a worker that was drained have layers again.
+
+    The planner is asked; if it has a place for it, the worker takes that when a step ends, and waits like a spare
+    otherwise. If its process has ended meanwhile, a new one is started, with a number of its own.
+
+    $ chaosd workers undrain 2
+
+    Exit codes: 0 it may have layers again, 1 not (the sentence says why), 2 several `chaosd run` and none was named.
+    """
+    _order(worker, of, drain=False, as_json=json)
+
+
+def _order(worker: int, of: int | None, *, drain: bool, as_json: bool) -> None:
+    from chaosd.api.client import CHANGE_TIMEOUT_S, LocalClient, NoDaemonError, RequestRefusedError
+    from chaosd.api.status import Outcome
+    from chaosd.worker_group.door import DOOR_NAME
+
+    door = _group(of) / DOOR_NAME
+    body = {"worker": worker, "drain": drain}
+    try:
+        outcome = LocalClient(door).ask("POST", "/v1/workers", Outcome, body, timeout_s=CHANGE_TIMEOUT_S)
+    except NoDaemonError as error:
+        fail(f"`chaosd run` does not answer: {str(error).removeprefix('no daemon answers ')}", EXIT_FAILED)
+    except RequestRefusedError as error:
+        fail(f"`chaosd run` refused: {error}", EXIT_FAILED)
+    tell(outcome, f"{'drain' if drain else 'undrain'} worker {worker}", as_json=as_json)
+
+
+def _group(of: int | None) -> Path:
+    """Folder of the `chaosd run` that is meant."""
+    from chaosd.worker_group.board import groups
+
+    found = {view.pid: (folder, view.command) for folder, view in groups()}
+    if not found:
+        fail(
+            f"{NOBODY}. Workers can be drained at a site of several workers alone; one of `python train.py` has one",
+            EXIT_FAILED,
+        )
+    if of is not None and of not in found:
+        fail(f"--of {of}: no `chaosd run` of this user has this process id; here are {_listed(found)}", EXIT_USAGE)
+    if of is None and len(found) > 1:
+        fail(f"several are running; name one by --of: {_listed(found)}", EXIT_USAGE)
+    return found[of or next(iter(found))][0]
+
+
+def _listed(found: Mapping[int, tuple[Path, str]]) -> str:
+    return ", ".join(f"{pid} ({command})" for pid, (_, command) in sorted(found.items()))
 
 
 @workers_app.command()
@@ -155,10 +222,10 @@ def _tell(verdict: TrialVerdict) -> None:
         typer.echo(f"{'':<16s}{verdict.found}")
 
 
-def _print(view: GroupView) -> None:
-    from rich.console import Console
+def _rendered_all(views: Sequence[GroupView]) -> RenderableType:
+    from rich.console import Group
 
-    Console().print(_rendered(view))
+    return Group(*map(_rendered, views))
 
 
 def _rendered(view: GroupView) -> RenderableType:

@@ -84,6 +84,8 @@ class Board:
             )
             here = worker in present
             state = "starting" if not here else "trains" if layers else "waits for a place"
+            if worker in machine.places.without:
+                state = "is to be drained" if layers else "drained"
             before = self._states.get(worker, ("", now))
             since = before[1] if before[0] == state else now
             self._states[worker] = (state, since)
@@ -120,6 +122,11 @@ def _layers(first: int, last: int) -> str:
 
 def boards() -> Iterator[GroupView]:
     """Of the worker groups of this user whose controller runs, the oldest first."""
+    yield from (view for _, view in groups())
+
+
+def groups() -> Iterator[tuple[Path, GroupView]]:
+    """The same, each with its folder."""
     found = []
     for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{BOARD_NAME}"):
         with suppress(OSError, msgspec.DecodeError):
@@ -128,5 +135,5 @@ def boards() -> Iterator[GroupView]:
                 continue
             view = msgspec.json.decode(path.read_bytes(), type=GroupView)
             os.kill(view.pid, 0)  # raises if that process is gone
-            found.append((path.parent.stat().st_ctime, view))
-    yield from (view for _, view in sorted(found, key=lambda each: each[0]))
+            found.append((path.parent.stat().st_ctime, path.parent, view))
+    yield from ((folder, view) for _, folder, view in sorted(found, key=lambda each: each[0]))

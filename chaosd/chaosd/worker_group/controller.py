@@ -7,15 +7,13 @@ that a death is seen while it thinks.
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
-from chaos_protocols.wire.versions import NEWEST, OLDEST
-from chaos_protocols.wire.worker import ResultApplied, WorkerHello
+from chaos_protocols.wire.worker import ResultApplied
 from chaos_protocols.wire.worker import WorkerMessage as MemberMessage
 from chaos_protocols.worker_group.events import (
     AskPlanner,
@@ -31,7 +29,9 @@ from chaos_protocols.worker_group.events import (
     JoinRun,
     KillWorker,
     NoPlanMade,
+    NoPlanPrepared,
     NoteEvent,
+    OrderAnswered,
     PlanMade,
     PlanPrepared,
     PreparePlan,
@@ -60,13 +60,14 @@ from chaos_protocols.worker_group.suspicion import (
 from chaosd.worker_group.board import FOLDER_PREFIX, WRITE_INTERVAL_S, Board
 from chaosd.worker_group.collector import CyclesLater
 from chaosd.worker_group.devices import Placement
+from chaosd.worker_group.door import OrderDoor
 from chaosd.worker_group.feedback import Feedback
 from chaosd.worker_group.history import GroupHistory, Happened, StepPaces
 from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
-from chaosd.worker_group.run_line import RunLine
+from chaosd.worker_group.run_line import RunLine, greeting
 from chaosd.worker_group.timed_steps import TimedSteps
 from chaosd.worker_group.ways import Unplannable
 
@@ -153,17 +154,20 @@ class Controller:
                 self._command, environment, self._process_ended, descriptor, self._launch, self._group_size, placement
             )
             await self._lines.listen(Path(path))
+            self._door = OrderDoor(Path(folder), self._feed)
             watching = asyncio.gather(
                 self._watch(), self._look(), self._show(Board(Path(folder), " ".join(self._command)))
             )
             try:
                 self._keep(asyncio.create_task(asyncio.to_thread(self._planner.warm_up)))
+                await self._door.start()
                 self._feed(Begin())
                 failed = await self._over
                 await self._processes.finish(FINISH_S)
             finally:
                 self._cycles.close()
                 watching.cancel()
+                await self._door.close()
                 for worker in self._processes.running:
                     self._processes.kill(worker)
                 await self._processes.finish(0.0)
@@ -302,8 +306,8 @@ class Controller:
                 self._lines.send(worker, message)
             case AskPlanner():
                 self._keep(loop.create_task(self._think(effect)))
-            case PreparePlan(idle=idle):
-                self._keep(loop.create_task(self._prepare(idle)))
+            case PreparePlan():
+                self._keep(loop.create_task(self._prepare(effect)))
             case PutPlanInForce(asked=asked):
                 self._planner.put_in_force(asked)
                 self._feedback.begin(self._machine)
@@ -318,6 +322,10 @@ class Controller:
                     self._timers[timer] = loop.call_later(after_s, self._feed, GroupTimerFired(timer=timer))
             case NoteEvent(kind=kind, reason=reason, fields=fields):
                 self._record(kind, reason, **fields)
+            case OrderAnswered():
+                self._door.answered(effect)
+                if effect.done:
+                    self._prepare_soon()
             case JoinRun():
                 self._join()
             case GreetRun():
@@ -344,18 +352,22 @@ class Controller:
             event = NoPlanMade(asked=asked.asked, reason=f"the planner failed: {error}", hopeless=True)
         self._feed(event)
 
-    async def _prepare(self, idle: frozenset[int]) -> None:
-        hello = self._machine.hello
+    async def _prepare(self, wanted: PreparePlan) -> None:
+        hello, idle, drained = self._machine.hello, wanted.idle, wanted.drained
         assert hello is not None
         try:
-            await asyncio.to_thread(self._planner.prepare_return, hello, self._machine.present, idle)
-        except Unplannable:
-            return  # they wait: nobody stops for a plan that there is not
+            await asyncio.to_thread(self._planner.prepare_change, hello, self._machine.present, idle, drained)
+        except Unplannable as error:
+            if drained:  # else they wait: nobody stops for a plan that there is not
+                self._feed(NoPlanPrepared(idle=idle, drained=drained, reason=str(error)))
+            return
         except Exception as error:
             self._record("no-plan", f"the planner failed: {error}")
+            self._feed(NoPlanPrepared(idle=idle, drained=drained, reason=f"the planner failed: {error}"))
             return
-        self._record("plan-prepared", "taken at the end of a step, if nothing changes before", idle=sorted(idle))
-        self._feed(PlanPrepared(idle=idle))
+        facts = {"idle": sorted(idle), **({"drained": sorted(drained)} if drained else {})}
+        self._record("plan-prepared", "taken at the end of a step, if nothing changes before", **facts)
+        self._feed(PlanPrepared(idle=idle, drained=drained))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._thinking.add(task)
@@ -363,12 +375,10 @@ class Controller:
 
     def _prepare_soon(self) -> None:
         """While training runs, work out what follows the next loss."""
-        hello, present = self._machine.hello, self._machine.present
+        hello, present, places = self._machine.hello, self._machine.present, self._machine.places
         assert hello is not None
-        idle = present - self._machine.training
-        self._keep(
-            asyncio.get_running_loop().create_task(asyncio.to_thread(self._planner.prepare, hello, present, idle))
-        )
+        work = asyncio.to_thread(self._planner.prepare, hello, present, places.free, places.without)
+        self._keep(asyncio.get_running_loop().create_task(work))
 
     def _join(self) -> None:
         if self._run is not None:
@@ -380,17 +390,7 @@ class Controller:
     def _greet(self, effect: GreetRun) -> None:
         hello, layout = self._machine.hello, self._memory.layout
         assert hello is not None and hello.run is not None and layout is not None and self._run is not None
-        message = WorkerHello(
-            version=NEWEST,
-            oldest=OLDEST,
-            pid=os.getpid(),
-            round=effect.round,
-            damaged_round=effect.damaged_round,
-            state=hello.run.state,
-            contribution=hello.run.contribution,
-            arena_bytes=layout.size_bytes,
-        )
-        self._run.greet(message, self._memory.descriptor)
+        self._run.greet(greeting(effect, hello.run, layout.size_bytes), self._memory.descriptor)
 
     def _tell_run(self, message: MemberMessage) -> None:
         if self._run is not None:

@@ -28,7 +28,7 @@ from chaos_protocols.worker_group.plan import Plan
 from chaosd.worker_group.facts import MeasuredFactors
 from chaosd.worker_group.lower import lower
 from chaosd.worker_group.sharding import Kept, choose_keepers, kept_state
-from chaosd.worker_group.ways import Held, Situation, Unplannable, Ways, check_held, moves_of, shape_of
+from chaosd.worker_group.ways import Held, Staffing, Unplannable, Ways, check_held, moves_of, shape_of
 
 LOOPBACK_RATE_BYTES_PER_S = 1e9
 LOOPBACK_LATENCY_S = 0.0
@@ -63,7 +63,7 @@ class SitePlanner:
         self._kept: Kept | None = None
         """Under the plan in force, where the optimizers' states are sharded."""
         self._made: dict[int, tuple[Plan, ExecutionPlan]] = {}
-        self._prepared: dict[Situation, tuple[Plan, ExecutionPlan]] = {}
+        self._prepared: dict[Staffing, tuple[Plan, ExecutionPlan]] = {}
         self._factors: MeasuredFactors | None = None
 
     @property
@@ -79,7 +79,9 @@ class SitePlanner:
     def learn(self, factors: MeasuredFactors, hello: GroupHello, present: frozenset[int]) -> float:
         """What steps really take: plans are worked out by that from now on. Seconds of a step of the plan in force."""
         self._factors = factors
-        self._prepared = {known: plan for known, plan in self._prepared.items() if not known[0]}  # somebody comes: soon
+        self._prepared = {
+            known: plan for known, plan in self._prepared.items() if not known.lost
+        }  # somebody comes: soon
         current = self._in_force
         if current is None:
             return 0.0
@@ -104,20 +106,22 @@ class SitePlanner:
         """The plan to go on with: prepared, or worked out now. Raises `Unplannable`."""
         if asked.afresh:
             self._in_force, self._kept, self._prepared = None, None, {}
-        situation = (asked.lost, asked.idle, present)
+        situation = Staffing(asked.lost, asked.idle, present, asked.drained)
         prepared = None if asked.part else self._prepared.get(situation)
         found = prepared or self._work_out(self._in_force, situation, hello, part=asked.part)
         self._made[asked.asked] = found
         return found[0]
 
-    def prepare(self, hello: GroupHello, present: frozenset[int], idle: frozenset[int]) -> None:
+    def prepare(
+        self, hello: GroupHello, present: frozenset[int], idle: frozenset[int], drained: frozenset[int] = frozenset()
+    ) -> None:
         """Work out what follows the loss of each single worker, so that it costs a look-up. On a thread of its own:
         what a plan that has come into force meanwhile makes worthless is dropped with the dictionary that it is in."""
         into, current = self._prepared, self._in_force
         if current is None or not current.stage_of_worker.keys() - current.lost_set <= present:
             return  # another plan has come into force since this was asked for
         for worker in sorted(current.workers)[:PREPARED_MAX]:
-            situation = (frozenset({worker}), idle, present - {worker})
+            situation = Staffing(frozenset({worker}), idle, present - {worker}, drained)
             if self._prepared is not into:
                 return
             if situation not in into:
@@ -126,10 +130,12 @@ class SitePlanner:
                 except Unplannable:
                     continue  # it is said when it happens
 
-    def prepare_return(self, hello: GroupHello, present: frozenset[int], idle: frozenset[int]) -> None:
-        """Work out what follows if these workers take part, so that nobody stands still for that. On a thread of its
-        own. Raises `Unplannable`."""
-        current, situation = self._in_force, (frozenset[int](), idle, present)
+    def prepare_change(
+        self, hello: GroupHello, present: frozenset[int], idle: frozenset[int], drained: frozenset[int] = frozenset()
+    ) -> None:
+        """Work out what follows if these idle workers take part and these are drained, so that nobody stands still for
+        that. On a thread of its own. Raises `Unplannable`."""
+        current, situation = self._in_force, Staffing(frozenset(), idle, present, drained)
         if current is None:
             return
         found = self._work_out(current, situation, hello)
@@ -137,18 +143,18 @@ class SitePlanner:
             self._prepared[situation] = found
 
     def _work_out(
-        self, current: ExecutionPlan | None, situation: Situation, hello: GroupHello, *, part: bool = False
+        self, current: ExecutionPlan | None, situation: Staffing, hello: GroupHello, *, part: bool = False
     ) -> tuple[Plan, ExecutionPlan]:
         """`current`: in force when this was asked; another one may come into force meanwhile. `part`: what nobody here
         holds comes from elsewhere."""
-        lost, _, present = situation
-        if current is None and not present:
+        lost, present, able = situation.lost, situation.present, situation.able
+        if current is None and not able:
             raise Unplannable("no worker is here", hopeless=False)
         model, cluster = self._facts(hello, present | lost | _named(current))
         if current is None:
-            way = self._ways.begin(model, cluster, sorted(present))
+            way = self._ways.begin(model, cluster, sorted(able))
         elif part and layers_without_holder(current, lost):
-            way = self._ways.keep_part(model, cluster, present, self._state_left(current, model, lost))
+            way = self._ways.keep_part(model, cluster, able, self._state_left(current, model, lost))
         else:
             if not part:
                 check_held(current, model, lost, self._kept)

@@ -6,6 +6,7 @@ Decides nothing: messages of the daemon become events, messages to it become byt
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +15,10 @@ from pathlib import Path
 import msgspec
 
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
+from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaos_protocols.wire.worker import WorkerHello, WorkerMessage, decode_from_daemon, encode
-from chaos_protocols.worker_group.events import RunEvent, RunFound, RunLost, RunSaid
+from chaos_protocols.worker_group.events import GreetRun, RunEvent, RunFound, RunLost, RunSaid
+from chaos_protocols.worker_group.messages import RunSpecs
 from chaosd.os_errors import explain
 
 HEADER_BYTES = 4
@@ -116,6 +119,20 @@ class RunLine:
                 raise EOFError
             parts += part
         return bytes(parts)
+
+
+def greeting(effect: GreetRun, specs: RunSpecs, arena_bytes: int) -> WorkerHello:
+    """What the workers of a group say of themselves, as one."""
+    return WorkerHello(
+        version=NEWEST,
+        oldest=OLDEST,
+        pid=os.getpid(),
+        round=effect.round,
+        damaged_round=effect.damaged_round,
+        state=specs.state,
+        contribution=specs.contribution,
+        arena_bytes=arena_bytes,
+    )
 
 
 def no_daemon_text(path: Path, error: OSError) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from chaos_planner.pipelines.facts.site import ClusterFacts, ModelProfile
 from chaos_planner.pipelines.plans.execution import ExecutionPlan
@@ -30,8 +30,20 @@ class Unplannable(Exception):
         self.hopeless = hopeless
 
 
-Situation: TypeAlias = tuple[frozenset[int], frozenset[int], frozenset[int]]
-"""(lost workers of the plan in force, workers outside of it that are here, all that are here)."""
+class Staffing(NamedTuple):
+    """`lost`: workers of the plan in force that are gone; `idle`: outside of it, and here; `present`: all that are
+    here; `drained`: of these, the ones that are to have no layers, though they give on what they hold."""
+
+    lost: frozenset[int]
+    idle: frozenset[int]
+    present: frozenset[int]
+    drained: frozenset[int] = frozenset()
+
+    @property
+    def able(self) -> frozenset[int]:
+        """Who may have layers."""
+        return self.present - self.drained
+
 
 COPIES = 2
 """Holders of each layer that a plan should have: what one worker takes along when it dies, another has."""
@@ -114,12 +126,12 @@ class Ways:
         return Way("rescue", found.plan, reason, moves_of(found.transfers, model), found.time_s)
 
     def go_on(
-        self, current: ExecutionPlan, model: ModelProfile, cluster: ClusterFacts, situation: Situation, held: Held
+        self, current: ExecutionPlan, model: ModelProfile, cluster: ClusterFacts, situation: Staffing, held: Held
     ) -> Way:
         """After a loss, or with one worker more, where somebody here holds each layer. Raises `Unplannable`."""
-        lost, idle, present = situation
-        gone = (lost | current.lost_set) & current.stage_of_worker.keys()
-        spares = sorted(idle)
+        able, leaving = situation.able, situation.drained & current.workers
+        gone = (situation.lost | leaving | current.lost_set) & current.stage_of_worker.keys()
+        spares = sorted(situation.idle)
         if gone and len(spares) >= len(gone) and Policy.RESTART in self._policies:
             ways = dict(zip(sorted(gone), spares, strict=False))
             plan = filled(current, ways, model)
@@ -127,16 +139,29 @@ class Ways:
             names = ", ".join(f"{new} for {old}" for old, new in ways.items())
             reason = f"the same pipelines, with worker {names}"
             return Way("spare", plan, reason, moves_of(transfers, model), moving_s)
-        live = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in present | gone))
-        settings = Settings(policies=self._policies - {Policy.RESTART} or frozenset({Policy.REROUTE}))
-        decision, kept = decide(model, live, current, lost & live.workers, settings)
+        live = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in able | gone))
+        settings = Settings(
+            policies=self._policies - {Policy.RESTART} or frozenset({Policy.REROUTE}),
+            external_rate_bytes_per_s=cluster.rate_bytes_per_s
+            if leaving
+            else None,  # those give on what they alone hold
+        )
+        lost, again = (situation.lost | leaving) & live.workers, current.lost_set & situation.idle
+        try:  # who was drained and rerouted around is here again: other pipelines may have it
+            decision, kept = decide(model, live, current, lost, replace(settings, returned=again))
+        except Unplannable:
+            if not again:
+                raise
+            decision, kept = decide(model, live, current, lost, settings)
         reason = decision.reason.rstrip(".") + kept
         if decision.policy is not Policy.DYNAMIC:
             return Way(decision.policy.value, decision.plan, reason, (), decision.transition_s)
-        survivors: dict[int, Holding] = {worker: held.get(worker, {}) for worker in present}
+        survivors: dict[int, Holding] = {worker: held.get(worker, {}) for worker in able}
         found = restore(model, live, survivors, decision.plan)
-        moves = moves_of(found.transfers, model)
-        return Way(decision.policy.value, found.plan, reason, moves, decision.transition_s)
+        transfers = found.transfers
+        if leaving:
+            transfers, _, _ = spread(cluster, held, holdings(model, found.plan))
+        return Way(decision.policy.value, found.plan, reason, moves_of(transfers, model), decision.transition_s)
 
 
 def decide(

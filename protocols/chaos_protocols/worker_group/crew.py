@@ -25,10 +25,6 @@ class Crew:
         """Started, no hello yet."""
         self.present: set[int] = set()
         """Said hello and not gone."""
-        self._offered: frozenset[int] = frozenset()
-        """Those that were here when the planner was asked last."""
-        self.wanted = ""
-        """Why another plan is wanted from the next step boundary on; empty: none is."""
         self.done: set[int] = set()
         """Asks for no further step; gone or not."""
         self.hello: GroupHello | None = None
@@ -69,23 +65,6 @@ class Crew:
                 "process (torch.manual_seed(...) before the model is made)"
             )
         return ""
-
-    def offered(self, held: frozenset[int]) -> frozenset[int]:
-        """The planner is asked: who is here beside those that the plan in force holds."""
-        self._offered, self.wanted = frozenset(self.present), ""
-        return self._offered - held
-
-    def not_offered(self) -> frozenset[int]:
-        """Who came since the planner was asked. Whom it had and gave no place it has no use for: to ask again after
-        every step would cost each of them a stop."""
-        return frozenset(self.present - self._offered)
-
-    def has_plan(self, idle: frozenset[int], training: frozenset[int]) -> bool:
-        """A plan with these workers is prepared; False if others are here by now, for whom there is none yet."""
-        came = self.not_offered()
-        if came and idle == self.present - training:
-            self.wanted = f"worker {min(came)} is here"
-        return not came or bool(self.wanted)
 
     def let_in(self, worker: int, hello: GroupHello) -> None:
         """It is here."""

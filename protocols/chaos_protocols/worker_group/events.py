@@ -75,12 +75,22 @@ class NoPlanMade:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPrepared:
     """The planner has worked out what `PreparePlan` named: to ask for it is a look-up now. Nothing is said where there
-    is no plan."""
+    is no plan and nobody was to be drained."""
 
     idle: frozenset[int]
+    drained: frozenset[int] = frozenset()
 
 
-PlannerSaid: TypeAlias = PlanMade | NoPlanMade | PlanPrepared
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlanPrepared:
+    """There is no plan for what `PreparePlan` named, without those that are drained."""
+
+    idle: frozenset[int]
+    drained: frozenset[int]
+    reason: str
+
+
+PlannerSaid: TypeAlias = PlanMade | NoPlanMade | PlanPrepared | NoPlanPrepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +105,15 @@ class EndWanted:
     """The operator wants it to end."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOrdered:
+    """The operator wants this worker out of the plan from a step boundary on (`drain`), or lets it in again. Answered
+    by `OrderAnswered`."""
+
+    worker: int
+    drain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +138,15 @@ class RunLost:
 
 RunEvent: TypeAlias = RunFound | RunSaid | RunLost
 Event: TypeAlias = (
-    Begin | WorkerSaid | WorkerGone | WorkerSuspected | PlannerSaid | GroupTimerFired | EndWanted | RunEvent
+    Begin
+    | WorkerSaid
+    | WorkerGone
+    | WorkerSuspected
+    | PlannerSaid
+    | GroupTimerFired
+    | EndWanted
+    | WorkerOrdered
+    | RunEvent
 )
 
 # ---- effects
@@ -152,22 +179,24 @@ class TellWorker:
 class AskPlanner:
     """What to do with the workers that are here? `lost`: workers of the plan in force that are gone; `idle`: workers
     outside of it that are here. `afresh`: no plan is in force any more, since the state comes from elsewhere. `part`:
-    only what no worker holds does; the others keep what they hold, or get it from each other. Answered by `PlanMade` or
-    `NoPlanMade`."""
+    only what no worker holds does; the others keep what they hold, or get it from each other. `drained`: who is here
+    and is to have no layers, though one that has some gives them on. Answered by `PlanMade` or `NoPlanMade`."""
 
     asked: int
     lost: frozenset[int]
     idle: frozenset[int]
+    drained: frozenset[int] = frozenset()
     afresh: bool = False
     part: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
-    """Work out, while training goes on, what to do with these workers beside those of the plan in force. Answered by
-    `PlanPrepared`."""
+    """Work out, while training goes on, what to do with these workers beside those of the plan in force, and without
+    those that are `drained`. Answered by `PlanPrepared` or `NoPlanPrepared`."""
 
     idle: frozenset[int]
+    drained: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +228,16 @@ class NoteEvent:
     kind: str
     reason: str
     fields: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderAnswered:
+    """To `WorkerOrdered` of the same worker and kind: whether it was `done`, and what happened or why not."""
+
+    worker: int
+    drain: bool
+    done: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +298,7 @@ Effect: TypeAlias = (
     | BeginStore
     | SetGroupTimer
     | NoteEvent
+    | OrderAnswered
     | JoinRun
     | GreetRun
     | TellRun

@@ -15,6 +15,7 @@ from chaos_protocols.worker_group.crew import Crew
 from chaos_protocols.worker_group.member import RunMember
 from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
+from chaos_protocols.worker_group.places import Places
 from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.settings import BROKEN_MAX, GroupSettings
 from chaos_protocols.worker_group.steps import CountedSteps
@@ -34,6 +35,7 @@ class WorkerGroupMachine(ToBeDone):
         self.generation = 0
         self._now_s = 0.0
         self._crew = Crew(settings.token, settings.workers + settings.spares, settings.restarts)
+        self.places = Places(self, self._crew, settings.workers)
         self._in_force: Plan | None = None
         """The plan that was last put in force: its workers hold the state. None: all hold it."""
         self._lost: set[int] = set()
@@ -82,8 +84,10 @@ class WorkerGroupMachine(ToBeDone):
                     self._gone(worker, reason)
                 case ev.WorkerSuspected(worker=worker, reason=reason, over_s=over_s):
                     self._stands_still(worker, reason, over_s)
-                case ev.PlanMade() | ev.NoPlanMade() | ev.PlanPrepared():
+                case ev.PlanMade() | ev.NoPlanMade():
                     self._planner_said(event)
+                case ev.PlanPrepared() | ev.NoPlanPrepared() | ev.WorkerOrdered():
+                    self.places.handle(event)
                 case ev.GroupTimerFired(timer=timer):
                     self._fired(timer)
                 case ev.EndWanted(reason=reason):
@@ -139,8 +143,8 @@ class WorkerGroupMachine(ToBeDone):
                 self._ask()
         elif self.phase is GroupPhase.DECIDING:
             self._ask()
-        elif self.phase is GroupPhase.TRAINING:
-            self._want_more()
+        else:
+            self.places.look()
 
     def _gone(self, worker: int, reason: str) -> None:
         self._suspects.went(worker)
@@ -156,7 +160,7 @@ class WorkerGroupMachine(ToBeDone):
         if self._crew.done:  # the last update was told to everybody: the others finish it by themselves
             self._end_if_done()
             return
-        if self._crew.may_restart(self._now_s):
+        if self.places.went(worker) and self._crew.may_restart(self._now_s):
             self.do(ev.StartWorker(worker=self._crew.start()))
         if self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
             if worker in (self.training if self.phase is GroupPhase.TRAINING else self._ordered):
@@ -194,17 +198,18 @@ class WorkerGroupMachine(ToBeDone):
                 member.state_lost(Kept.NOTHING)
         elif member is not None and part and not member.settles:
             member.state_lost(Kept.PART)
-        idle = self._crew.offered(self.present if self._in_force is None else self._in_force.workers)
-        self.do(ev.AskPlanner(asked=self._asked, lost=frozenset(self._lost), idle=idle, afresh=afresh, part=part))
+        held = self.present if self._in_force is None else self._in_force.workers
+        idle, out = self.places.ask(held, whole=not part)
+        lost = frozenset(self._lost)
+        self.do(ev.AskPlanner(asked=self._asked, lost=lost, idle=idle, drained=out, afresh=afresh, part=part))
 
-    def _planner_said(self, said: ev.PlannerSaid) -> None:
-        if isinstance(said, ev.PlanPrepared):
-            if self.phase is GroupPhase.TRAINING and not self._crew.has_plan(said.idle, self.training):
-                self._want_more()
-        elif said.asked != self._asked or self.phase is not GroupPhase.DECIDING:
-            pass  # of an older question
-        elif isinstance(said, ev.PlanMade):
+    def _planner_said(self, said: ev.PlanMade | ev.NoPlanMade) -> None:
+        if said.asked != self._asked or self.phase is not GroupPhase.DECIDING:
+            return  # of an older question
+        if isinstance(said, ev.PlanMade):
             self._order(said.plan)
+        elif self.places.give_back(said.reason):
+            self._ask()
         else:
             self._no_plan(said.reason, hopeless=said.hopeless)
 
@@ -246,15 +251,9 @@ class WorkerGroupMachine(ToBeDone):
         computing = member is None or member.may_compute()
         self.tell_all(msg.Go(generation=self.generation, hold=not computing), self._ordered)
         self.note("training", "everybody is ready", generation=self.generation, step=self.step)
-        self._want_more()
+        self.places.begins()
         if member is not None:
             member.begins(self.training, collector, computing=computing)
-
-    def _want_more(self) -> None:
-        """Another plan from the next step boundary on, if a worker is here that this one could do with; it is worked
-        out before anybody stops for it."""
-        if self._crew.not_offered() and len(self.training) < self._settings.workers:
-            self.do(ev.PreparePlan(idle=self.present - self.training))
 
     # ---- steps
 
@@ -309,9 +308,9 @@ class WorkerGroupMachine(ToBeDone):
         )
         if self.member is not None:
             self.member.stepped(commit)
-        if self._crew.wanted and whole:
+        if (wanted := self.places.wanted) and whole:
             self._change(GroupChange.WANTED)
-            self._stop_all(self._crew.wanted)
+            self._stop_all(wanted)
 
     def _end_if_done(self) -> None:
         through = bool(self._crew.done) and not (self.training & self._crew.present) - self._crew.done

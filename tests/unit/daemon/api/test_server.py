@@ -16,6 +16,7 @@ from aiohttp import ClientSession, UnixConnector
 from tests.unit.daemon.api.local_api import THERE, FakeControl, ask_raw, post, record, served
 
 from chaosd.api import server as api_module
+from chaosd.api.answers import BODY_BYTES_MAX, CLOSE_TIMEOUT_S
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.api.server import LocalApi, last_event_id
 from chaosd.api.status import Outcome
@@ -123,7 +124,7 @@ def test_a_malformed_request_is_refused_with_the_field_and_reaches_nobody(
 
 
 def test_a_body_beyond_the_limit_is_refused(client: LocalClient, path: Path) -> None:
-    status, answer = post(path, "/v1/leave", b" " * (api_module.BODY_BYTES_MAX + 1))
+    status, answer = post(path, "/v1/leave", b" " * (BODY_BYTES_MAX + 1))
     assert status == 413
     assert "error" in answer
 
@@ -280,7 +281,7 @@ async def test_closing_ends_the_followers_at_once(path: Path) -> None:
     async with ClientSession(connector=UnixConnector(str(path))) as session:
         async with session.get("http://x/v1/events/follow") as answer:
             await until(lambda: bool(control.followers))
-            async with asyncio.timeout(api_module.CLOSE_TIMEOUT_S / 2):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S / 2):
                 await api.close()
             assert await answer.content.read() == b""
     assert not control.followers
@@ -307,7 +308,7 @@ async def test_a_change_that_never_ends_does_not_outlive_the_daemon(
     control = FakeControl()
     control.gate = asyncio.Event()
     api = LocalApi(path, control)
-    api._runner._shutdown_timeout = 0.01
+    api._http._runner._shutdown_timeout = 0.01
     await api.start()
     async with ClientSession(connector=UnixConnector(str(path))) as session:
         asking = asyncio.create_task(session.post("http://x/v1/link", json={"site": "beta", "add": True}))

@@ -18,7 +18,7 @@ from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaosd.worker_group.facts import MeasuredFactors
 from chaosd.worker_group.planning import SitePlanner
-from chaosd.worker_group.ways import Unplannable
+from chaosd.worker_group.ways import Staffing, Unplannable
 
 
 def greeting(layers: int = 6, micro_batches: int = 8) -> GroupHello:
@@ -181,10 +181,10 @@ def test_the_plan_for_who_comes_is_prepared_and_outlives_what_is_learnt_of_secon
         each.make(ask(2, {1}), greeted, frozenset({0, 2, 3}))
         each.put_in_force(2)
     here, came = frozenset({0, 2, 3, 4}), frozenset({4})
-    planner.prepare_return(greeted, here, came)
+    planner.prepare_change(greeted, here, came)
     planner.learn(MeasuredFactors(forward=(1.5,) * 6, backward=(1.5,) * 6), greeted, here)
     (situation,) = planner._prepared
-    assert situation == (frozenset(), came, here)
+    assert situation == Staffing(frozenset(), came, here)
     prepared, _ = planner._prepared[situation]
     assert planner.make(ask(3, set(), {4}), greeted, here) is prepared
     assert prepared == other.make(ask(3, set(), {4}), greeted, here)
@@ -194,7 +194,7 @@ def test_the_plan_for_who_comes_is_prepared_and_outlives_what_is_learnt_of_secon
 
 def test_nothing_is_prepared_before_a_plan_is_in_force() -> None:
     planner = SitePlanner(workers=4, pipelines=2, stages=2)
-    planner.prepare_return(greeting(), frozenset(range(4)), frozenset({3}))
+    planner.prepare_change(greeting(), frozenset(range(4)), frozenset({3}))
     assert planner._prepared == {}
 
 
@@ -275,3 +275,60 @@ def test_a_first_plan_has_two_holders_too() -> None:
     layers = tuple(msgspec.structs.replace(each, optimizer_step_s=0.02) for each in greeting().layers)
     plan = begun(SitePlanner(workers=5), range(5), msgspec.structs.replace(greeting(), layers=layers))
     assert min(holders(plan)) >= 2
+
+
+def drain(number: int, *drained: int, idle: set[int] = set(), lost: set[int] = set()) -> AskPlanner:  # noqa: B006
+    return AskPlanner(asked=number, lost=frozenset(lost), idle=frozenset(idle), drained=frozenset(drained))
+
+
+@pytest.mark.parametrize(
+    ("policies", "dp", "pp", "drained", "idle"),
+    [
+        (set(Policy), 2, 2, {3}, set()),
+        ({Policy.REROUTE}, 2, 2, {3}, set()),
+        ({Policy.DYNAMIC}, 2, 2, {0}, set()),
+        ({Policy.DYNAMIC, Policy.REROUTE}, 2, 2, {3}, set()),
+        (set(Policy), 2, 2, {1}, {4}),
+        (set(Policy), 1, 3, {1}, set()),
+        (set(Policy), 1, 3, {0, 2}, set()),
+    ],
+    ids=("any", "reroute", "dynamic", "both", "spare", "only-holder", "two-only-holders"),
+)
+def test_a_drained_worker_has_no_layers_and_gives_on_what_it_held(
+    policies: set[Policy], dp: int, pp: int, drained: set[int], idle: set[int]
+) -> None:
+    planner = SitePlanner(workers=dp * pp, pipelines=dp, stages=pp, policies=frozenset(policies))
+    greeted, here = greeting(), frozenset(range(dp * pp)) | idle
+    before = begun(planner, range(dp * pp), greeted)
+    planner.prepare_change(greeted, here, frozenset(idle), frozenset(drained))
+    after = planner.make(drain(2, *drained, idle=idle), greeted, here)
+    assert not after.workers & drained and after.shares.keys() >= drained, "they take part in the transfer alone"
+    prove(after.shares, layers=6, micro_batches=8)
+    check_moves(before, after, lost=set())
+    planner.put_in_force(2)
+    back = planner.make(ask(3, idle=drained), greeted, here)
+    prove(back.shares, layers=6, micro_batches=8)
+    check_moves(after, back, lost=set())
+    assert back.workers & drained or idle or policies == {Policy.REROUTE}
+
+
+def test_the_death_of_another_is_planned_without_those_that_are_drained() -> None:
+    planner, greeted, here = SitePlanner(workers=4, pipelines=4, stages=1), greeting(), frozenset(range(4))
+    begun(planner, range(4), greeted)
+    planner.make(drain(2, 3), greeted, here)
+    planner.put_in_force(2)
+    planner.prepare(greeted, here, frozenset(), frozenset({3}))
+    for worker in (0, 1, 2):
+        plan = planner.make(drain(3, 3, lost={worker}), greeted, here - {worker})
+        assert plan.workers == {0, 1, 2} - {worker}
+
+
+def test_where_memory_is_short_no_plan_does_without_a_worker_and_that_is_said() -> None:
+    planner, tight = (
+        SitePlanner(workers=2, pipelines=1, stages=2),
+        msgspec.structs.replace(greeting(), memory_bytes=1500),
+    )
+    begun(planner, range(2), tight)
+    with pytest.raises(Unplannable, match="memory") as refused:
+        planner.prepare_change(tight, frozenset(range(2)), frozenset(), frozenset({1}))
+    assert not refused.value.hopeless

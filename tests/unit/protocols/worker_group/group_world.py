@@ -71,8 +71,9 @@ class Worker:
 
 
 class World:
-    """`faults`: how many workers die or hang in all; `loaded`: none dies by itself and none hangs for good, they only
-    get no processor. `copies`: how many holders of a layer keep its optimizer's state; 0: all."""
+    """`faults`: how many workers die or hang in all; `orders`: how often an operator drains one or lets one in;
+    `loaded`: none dies by itself and none hangs for good, they only get no processor. `copies`: how many holders of a
+    layer keep its optimizer's state; 0: all."""
 
     def __init__(
         self,
@@ -84,19 +85,25 @@ class World:
         faults: int,
         steps: int,
         copies: int = 0,
+        orders: int = 0,
         loaded: bool = False,
     ) -> None:
         self.draw = random.Random(seed)
         self.copies, self.loaded = copies, loaded
         self.machine = WorkerGroupMachine(GroupSettings(token=TOKEN, workers=workers, spares=spares, restarts=restarts))
-        self.steps, self.faults = steps, faults
+        self.steps, self.faults, self.orders = steps, faults, orders
+        self.ordered_now: set[tuple[int, bool]] = set()
+        """Orders that were not answered yet."""
+        self.out: set[int] = set()
+        """Whom the machine has called drained, and not called back."""
+        self.outcomes = {(drain, done): 0 for drain in (True, False) for done in (True, False)}
         self.workers: dict[int, Worker] = {}
         self.gone: deque[int] = deque()
         self.doomed: set[int] = set()
         self.sacrificed = 0
         """Workers that were killed though nobody else had their layers."""
         self.asked: deque[ev.AskPlanner] = deque()
-        self.preparing: deque[frozenset[int]] = deque()
+        self.preparing: deque[ev.PreparePlan] = deque()
         self.plans: dict[int, frozenset[int]] = {}
         """Generation to the workers that have layers in it."""
         self.made: dict[int, Plan] = {}
@@ -118,6 +125,8 @@ class World:
             assert actions or self.timers, f"nothing can happen: {self.machine.phase}, {self.workers}"
             if self.faults and self.draw.random() < 0.02:
                 self.strike()
+            elif self.orders and self.draw.random() < 0.03:
+                self.order()
             elif actions:
                 name, number = self.draw.choice(actions)
                 getattr(self, name)(number)
@@ -159,6 +168,13 @@ class World:
                 chosen.outgoing.pop()  # not written any more
             self.die(chosen)
 
+    def order(self) -> None:
+        """An operator who does not always look who is there."""
+        self.orders -= 1
+        worker, drain = self.draw.randrange(len(self.workers) + 1), self.draw.random() < 0.7
+        self.ordered_now.add((worker, drain))
+        self.feed(ev.WorkerOrdered(worker=worker, drain=drain))
+
     def die(self, worker: Worker) -> None:
         worker.alive = False
         self.gone.append(worker.number)
@@ -199,13 +215,17 @@ class World:
         asked = self.asked.popleft()
         here = sorted(self.machine.present)
         held = set(range(LAYERS)) if not self.in_force else set().union(*(self.kept.get(w, ()) for w in here))
+        able = [worker for worker in here if worker not in asked.drained]
+        if here and not able:
+            self.feed(ev.NoPlanMade(asked=asked.asked, reason="nobody may have layers", hopeless=False))
+            return
         if not here or (held != set(range(LAYERS)) and not (asked.part and held)):
             self.feed(ev.NoPlanMade(asked=asked.asked, reason="layers are lost", hopeless=bool(here)))
             return
         kinds = [(0, 1), (1, 2), (0, 2)]
-        shares = {w: self.draw.choice([*kinds, (0, 0)]) for w in here}
+        shares = {w: self.draw.choice([*kinds, (0, 0)]) if w in able else (0, 0) for w in here}
         while {layer for first, last in shares.values() for layer in range(first, last)} != {0, 1}:
-            shares[self.draw.choice(here)] = self.draw.choice(kinds)
+            shares[self.draw.choice(able)] = self.draw.choice(kinds)
         plan = self.made[asked.asked] = Plan(
             policy="random",
             reason="drawn",
@@ -216,7 +236,11 @@ class World:
         self.feed(ev.PlanMade(asked=asked.asked, plan=plan))
 
     def prepare(self, _: int) -> None:
-        self.feed(ev.PlanPrepared(idle=self.preparing.popleft()))
+        wanted = self.preparing.popleft()
+        if wanted.drained and self.draw.random() < 0.3:
+            self.feed(ev.NoPlanPrepared(idle=wanted.idle, drained=wanted.drained, reason="it does not fit"))
+        else:
+            self.feed(ev.PlanPrepared(idle=wanted.idle, drained=wanted.drained))
 
     def draw_keepers(self, shares: dict[int, tuple[int, int]]) -> dict[int, frozenset[int]] | None:
         if not self.copies:
@@ -312,15 +336,25 @@ class World:
                     holders = {worker for worker, layers in self.in_force.items() if layers}
                     here = self.machine.present
                     assert lost == holders - here, "every loss since the plan came into force is told"
-                    assert idle == (here - holders if self.in_force else frozenset())
+                    assert idle == (here - holders - effect.drained if self.in_force else frozenset())
+                    assert self.out & here <= effect.drained <= here, "who was drained is not offered"
                     self.asked.append(effect)
                 case ev.PreparePlan(idle=idle):
-                    assert idle, "for nobody there is nothing to prepare"
-                    self.preparing.append(idle)
+                    assert idle or effect.drained - self.out, "for nobody there is nothing to prepare"
+                    self.preparing.append(effect)
+                case ev.OrderAnswered(worker=number, drain=drain, done=done):
+                    self.outcomes[drain, done] += 1
+                    assert (number, drain) in self.ordered_now, "an order is answered once"
+                    self.ordered_now.discard((number, drain))
+                case ev.NoteEvent(kind="worker-drained", fields=fields):
+                    self.out.add(int(str(fields["worker"])))
+                case ev.NoteEvent(kind="worker-undrained", fields=fields):
+                    self.out.discard(int(str(fields["worker"])))
                 case ev.PutPlanInForce(asked=asked):
                     plan = self.made[asked]
                     self.in_force = {w: frozenset(range(s.first_layer, s.last_layer)) for w, s in plan.shares.items()}
                     self.kept = {w: plan.layers_of(frozenset({w})) for w in plan.shares}
+                    assert not any(self.in_force.get(w) for w in self.out), "who is drained holds nothing"
                 case ev.SetGroupTimer(timer=timer, after_s=after_s):
                     self.timers.discard(timer) if after_s is None else self.timers.add(timer)
                 case ev.EndGroup(failed=failed):

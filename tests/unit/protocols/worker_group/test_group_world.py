@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from tests.unit.protocols.worker_group.group_world import World
 
@@ -40,3 +42,27 @@ def test_without_faults_all_steps_are_done_and_nobody_is_restarted() -> None:
         world = World(seed, workers=4, spares=1, restarts=3, faults=0, steps=6)
         world.run()
         assert (world.ended, world.committed, len(world.workers)) == ("", set(range(6)), 5)
+
+
+def test_an_operators_orders_cost_no_step_and_end_no_training() -> None:
+    """Drained and let in again at any moment, by one who does not look; each order is answered, or the group ends."""
+    outcomes: Counter[tuple[bool, bool]] = Counter()
+    for seed in range(200):
+        world = World(seed, workers=1 + seed % 5, spares=seed % 3, restarts=2, faults=0, steps=12, orders=1 + seed % 9)
+        world.run()
+        assert (world.ended, world.committed) == ("", set(range(12)))
+        outcomes.update(world.outcomes)
+    assert all(outcomes[drain, done] > 20 for drain in (True, False) for done in (True, False)), outcomes
+
+
+def test_orders_among_losses_lose_no_more_than_the_losses_do() -> None:
+    for seed in range(200):
+        world = World(
+            seed, workers=2 + seed % 4, spares=seed % 3, restarts=seed % 5, faults=seed % 7, steps=8, orders=seed % 12
+        )
+        world.run()
+        if world.ended:
+            text = world.ended
+            assert "layers are lost" in text or "no worker with state is left" in text, (seed, text)
+        else:
+            assert world.committed == set(range(8))

@@ -24,6 +24,25 @@ def test_a_group_keeps_its_word_to_the_run_whatever_dies_or_goes_away(seed: int)
     check(world)
 
 
+def test_a_group_whose_operator_drains_workers_keeps_its_word_to_the_run() -> None:
+    for seed in range(200):
+        world = RunWorld(
+            seed,
+            workers=2 + seed % 4,
+            spares=seed % 3,
+            restarts=seed % 5,
+            faults=seed % 4,
+            steps=4 + seed % 5,
+            every=seed % 3,
+            outages=seed % 3,
+            others=seed % 2 == 0,
+            clipped=False,
+            orders=1 + seed % 9,
+        )
+        world.run()
+        check(world)
+
+
 def test_local_steps_are_the_sites_own_and_a_round_ends_them_whatever_dies() -> None:
     """No step applied twice, all holders at the same, and the common state is never touched but by a result."""
     alone = ended_early = rescued = 0
