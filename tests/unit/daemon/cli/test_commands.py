@@ -102,7 +102,7 @@ def test_watching_shows_the_status_again_and_again_until_ctrl_c(
             raise KeyboardInterrupt
         control.current = sample_status(name="renamed")
 
-    monkeypatch.setattr("chaosd.cli.status.time.sleep", pause)
+    monkeypatch.setattr("chaosd.cli.watching.time.sleep", pause)
     with served(tmp_path / "api.sock", control):
         text = run("status", "--watch", "--data-dir", tmp_path).output
     assert "renamed (this)" in text
@@ -110,7 +110,7 @@ def test_watching_shows_the_status_again_and_again_until_ctrl_c(
 
 def test_watching_ends_with_3_when_the_daemon_stops(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "api.sock"
-    monkeypatch.setattr("chaosd.cli.status.time.sleep", lambda _: path.unlink())
+    monkeypatch.setattr("chaosd.cli.watching.time.sleep", lambda _: path.unlink())
     with served(path, FakeControl()):
         assert "no daemon answers" in run("status", "--watch", "--data-dir", tmp_path, code=3).stderr
 
