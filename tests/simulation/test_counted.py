@@ -9,11 +9,15 @@ import pytest
 from tests.simulation.mutants.planting import Bug, Patch, planted
 from tests.simulator.faults import begin
 from tests.simulator.node import Node
+from tests.simulator.oracles_counted import CountedOracle
 from tests.simulator.violation import Violation
 from tests.simulator.world import World
 
+from chaos_protocols import events
+from chaos_protocols.effects import Contribute
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.state.result_log import RESULTS_BYTES_MAX, RESULTS_MIN
+from chaos_protocols.wire.plans import Tag
 
 NEVER_ASKS = Bug(
     name="a site that is outrun never asks that the rounds wait",
@@ -88,3 +92,29 @@ def test_a_part_that_lies_ready_and_is_not_given_is_found() -> None:
     with planted(FORGETS_PARTS), pytest.raises(Violation, match="though its worker's part of it lies ready") as found:
         quick_run(0)
     assert found.value.invariant == 3
+
+
+def gives_nothing_though_it_lies_ready(world: World, node: Node, *, counted_past: bool) -> list[int]:
+    """Which invariants are broken, in the eyes of the oracle, by a site that gives weight 0 to a round for which its
+    worker has given its part. `counted_past`: it has counted that round as done between."""
+    machine, broken = node.machine, []
+    assert machine is not None and node.worker is not None and node.worker.training
+    oracle = CountedOracle(lambda invariant, _: broken.append(invariant), world)  # type: ignore[arg-type, return-value]
+    number = node.worker.round + 1
+    oracle.after_step(node, events.WorkerContributed(round=number, weight=1.0))
+    if counted_past:
+        machine.rounds.completed_round += 1
+        oracle.after_step(node, events.TimerFired())
+        machine.rounds.completed_round -= 1
+    tag = Tag(epoch=machine.roster.epoch, round=number)
+    oracle.contributed(node, Contribute(tag=tag, weight=0.0, has_bytes=False))
+    oracle.after_step(node, events.TimerFired())
+    return broken
+
+
+def test_a_part_whose_round_its_site_has_counted_past_is_asked_for_no_more() -> None:
+    world, _ = quick_run(0)
+    node = world.nodes["01a"]
+    assert world.run_until(lambda: node.worker is not None and node.worker.training, limit_s=5.0)
+    assert gives_nothing_though_it_lies_ready(world, node, counted_past=False) == [3]
+    assert not gives_nothing_though_it_lies_ready(world, node, counted_past=True)

@@ -184,4 +184,12 @@ NEWEST = (
         ),
         test="test_admission:test_the_rounds_wait_for_a_member_that_they_have_outrun_whatever_the_figures_say",
     ),
+    Undone(
+        row=118,
+        patches=(
+            Patch("chaos_protocols.links.network:Network.name_runs", "roster.record(site) is not None]", "True]"),
+        ),
+        test="test_naming:"
+        "test_a_newcomer_goes_on_naming_the_run_with_its_first_roster_whoever_else_was_said_to_speak_less",
+    ),
 )

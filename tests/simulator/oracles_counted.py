@@ -60,7 +60,9 @@ class CountedOracle:
             self._nothing[node.site] = effect.tag
 
     def after_step(self, node: Node, event: Any) -> None:
-        """Invariant 3: nobody gives nothing while a part of that round lies ready."""
+        """Invariant 3: nobody gives nothing while a part of that round lies ready. Once its site counts that round as
+        done the part has had its round; where an earlier one is then agreed to stand, the site has fallen behind (spec
+        10.9): another may have the state after the round that counted it."""
         worker = node.worker
         if (
             worker is not None
@@ -69,11 +71,14 @@ class CountedOracle:
             and event.ready_bytes is None
         ):
             self._offers[node.site] = (worker, worker.attempt, event.round)
+        machine = node.machine
+        assert machine is not None
+        offer = self._offers.get(node.site)
+        if offer is not None and machine.rounds.completed_round >= offer[2]:
+            del self._offers[node.site]
         tag = self._nothing.pop(node.site, None)
         if tag is None or not self._lies_ready(node, tag.round):
             return
-        machine = node.machine
-        assert machine is not None
         if machine.leaving:
             return  # its worker may go on for as long as it takes to be told
         if machine.roster.bounds_of(tag.round).clip_radius and not machine.rounds.digest:

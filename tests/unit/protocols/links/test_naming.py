@@ -229,6 +229,20 @@ def test_a_site_outside_its_roster_names_the_run_that_any_neighbour_tells_it_of(
     assert naming.named and not naming.required
 
 
+def test_a_newcomer_goes_on_naming_the_run_with_its_first_roster_whoever_else_was_said_to_speak_less() -> None:
+    """It is given the roster of the run's beginning, and the log from there on if its answers arrive. That a site which
+    came later was once of a former release it has heard of a neighbour, and of its next start nothing that counts."""
+    later = SiteId("e" * 32)
+    bench = Bench(D, msgspec.structs.replace(roster_of(A, B), run_id=RUN), voters=(A, B)).up(A)
+    brought(bench, A, report(A, later, FORMER), by=A)
+    assert bench.machine.network.versions.lacks(later, NAMES_SINCE) and later in bench.machine.network.reachable()
+    bench.hear(A, beat(NAMES_SINCE))
+    assert bench.machine.network.naming.named
+    brought(bench, A, report(A, B, FORMER), by=A)
+    bench.hear(A, beat(NAMES_SINCE))
+    assert not bench.machine.network.naming.named, "one of its roster does not read it"
+
+
 def test_nobody_outside_the_run_tells_a_site_of_it_what_was_agreed() -> None:
     bench = Bench(C, line(PROOFS_SINCE), voters=(A, B, C)).up(B, SiteId("e" * 32))
     brought(bench, B, report(B, A), by=B)
