@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.connection import Wakeup, open_socket
 from chaos.conversation import Conversation
-from chaos.encoding import check_encoding, check_name
+from chaos.encoding import check_encoding, check_name, encoded
 from chaos.frameworks import Framework
 from chaos.parallel import ParallelSite
 from chaos.replica import Replica
@@ -66,6 +66,7 @@ class Entering(ParallelSite, ABC):
             mode = sync or EveryStep()
             check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
             session = mode.start(framework) if sampler is None else mode.start(framework, sampler)
+            encoded(session.contribution, self._encoding)  # refused without a daemon, too
             alone = self._standalone
             if sampler is not None:
                 self._deal_by(sampler)

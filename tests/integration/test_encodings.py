@@ -94,3 +94,22 @@ def test_a_killed_daemon_and_a_refused_encoding_in_the_middle(tmp_path: Path) ->
         wait_for(lambda: first.round() >= back + 5, "all go on")
         assert not first.events("drift") and not third.events("drift")
         end_level(cluster)
+
+
+@pytest.mark.parametrize("name", ["int8", "bf16"])
+def test_a_nan_of_one_site_leaves_no_trace_in_an_encoding(tmp_path: Path, name: str) -> None:
+    """Its site counts with weight 0 in that round, and nothing of it is owed to the next ones."""
+    with cluster_of(tmp_path, {key: TRIO[key] for key in ("cleveland", "hungary")}, min_sites=2) as cluster:
+        first, second = cluster.sites
+        for site in cluster.sites:
+            site.start()
+        train(first, 1, extra=in_encoding(name))
+        train(second, 2, extra=[*in_encoding(name), "--nan", "5"])
+        wait_for(lambda: first.round() >= 5 + ROUNDS and second.round() >= 5 + ROUNDS, "they go on")
+        told = second.worker_log.read_text(encoding="utf-8")
+        assert "the gradient of 'weights' is not finite; this site counts with weight 0" in told
+        assert not first.events("drift") and not second.events("drift")
+        error = first.client.status().averaging
+        assert error is not None and error.relative_error is not None and error.relative_error < 0.5
+        digests = end_level(cluster)
+        assert len(set(digests.values())) == len(digests), "each round changes the state"
