@@ -52,8 +52,6 @@ ROUNDS = (
         name="no hold before a planned change",
         patches=(Patch("chaos_protocols.site:SiteMachine.propose", "if first_round is not None:", "if False:"),),
         breaks=(2, 3, 8),
-        first=94,
-        seeds=124,
     ),
     Bug(
         name="the hold ends before the new views are known",
