@@ -235,9 +235,10 @@ class WorkerGroupMachine(ToBeDone):
             self._tell(worker, order)
 
     def _is_ready(self, worker: int) -> None:
-        if self.phase is GroupPhase.BUILDING:
-            self._ready |= {worker} & self._ordered
-        if self.phase is not GroupPhase.BUILDING or self._ready - self._suspects.killed != self._ordered:
+        if self.phase is GroupPhase.BUILDING and worker in self._ordered:
+            self._ready.add(worker)
+        missing = len(self._ready) < len(self._ordered)  # asked with every answer: no longer with more workers
+        if self.phase is not GroupPhase.BUILDING or missing or self._ready & self._suspects.killed:
             return
         self._change(GroupChange.READY)
         self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=None))
