@@ -54,3 +54,13 @@ def test_training_goes_on_through_six_faults_and_all_states_are_equal(tmp_path: 
     assert figures["faults"] >= FAULTS
     assert figures["states_compared"] > 50
     assert figures["resources"]["daemon_lives"] > 5, "no daemon was ever started again: nothing was struck"
+
+
+@pytest.mark.long
+def test_workers_of_a_site_are_struck_and_every_step_leaves_the_bits_of_one_process(tmp_path: Path) -> None:
+    result = tmp_path / "soak.json"
+    command = [sys.executable, "-m", "tests.soak.workers", "--seed", "1", "--seconds", "12", "--json", str(result)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(result.read_text(encoding="utf-8"))
+    assert sum(figures["strikes"].values()) >= 1 and figures["steps"] == figures["steps_told"] > 10, figures

@@ -36,6 +36,7 @@ from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, GroupView, Work
 from tests.integration import site_training
 
 DP, PP, SPARES = 4, 2, 1
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(site_training.__file__)
 PACE_S = 0.05
 """Between two steps, so that an hour has some ten thousand of them and the machine is not busy with them alone."""
@@ -112,6 +113,12 @@ class Told:
                 self.recovered_s.append(event["total_s"])
 
 
+def script_environment() -> dict[str, str]:
+    """For processes of the script, which imports from this package."""
+    searched = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(searched)}
+
+
 class Group:
     """The command under fire, and the folder that holds all its files."""
 
@@ -128,7 +135,7 @@ class Group:
             "--restarts", "1000000", "--audit", "--events", str(self.events), str(SCRIPT),
         ]  # fmt: skip
         training = json.dumps({"steps": STEPS, "pace_s": PACE_S})
-        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp"), "TRAINING": training}
+        self.environment = {**script_environment(), "TMPDIR": str(folder / "tmp"), "TRAINING": training}
         self.environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")  # torch keeps one in TMPDIR otherwise
         self.log = (folder / "run.log").open("wb")
         self.process = psutil.Popen(
@@ -192,9 +199,10 @@ class Fire:
         self.strikes: Counter[Strike] = Counter()
 
     def burn(self, seconds: float) -> None:
+        """For so long, from when the workers train."""
+        self.group.until_calm(RECOVERED_S)
         end_s = time.monotonic() + seconds
         next_told_s = time.monotonic() + 60.0
-        self.group.until_calm(RECOVERED_S)
         while time.monotonic() < end_s:
             time.sleep(self.draw.uniform(*CALM_S))
             view = self.group.until_calm(RECOVERED_S)
@@ -272,7 +280,7 @@ def _differences(told: Told, folder: Path) -> Iterator[str]:
     """Steps that did not leave the bits of the same training in one process."""
     steps = max(told.digests, default=0)
     out = folder / "alone.jsonl"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CHAOS_STANDALONE": "1"}
+    environment = {**script_environment(), "CHAOS_STANDALONE": "1"}
     environment["TRAINING"] = json.dumps({"steps": steps, "digests": str(out)})
     print(f"the same {steps} steps in one process", flush=True)
     subprocess.run([sys.executable, str(SCRIPT)], check=True, env=environment)
