@@ -91,7 +91,7 @@ class PlainChannel(TlsChannel):
         if not self._direct:
             super().buffer_updated(nbytes)
             return
-        self.received_bytes += nbytes
+        self.count_received(nbytes)
         try:
             self._sink.received(nbytes)
         except PeerProtocolError as error:
