@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.integration import test_institutions as institutions
 from tests.rigs.worker_group import alone, train
 from typer.testing import CliRunner
 
@@ -17,6 +20,14 @@ from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
 
 STEPS, PACE_S = 60, 0.1
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 async def chaosd(*words: str) -> tuple[int, str]:
@@ -98,3 +109,40 @@ def test_where_no_group_runs_that_is_said(command: str, tmp_path: Path, monkeypa
     ran = CliRunner().invoke(app, ["workers", command, "1"])
     assert ran.exit_code == 1 and "no `chaosd run` of this user is running" in ran.output
     assert "a site of several workers" in ran.output
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("dp", "pp", "copies"), [(1, 2, 0), (3, 1, 1)], ids=("only-holder", "only-copy-of-the-optimizer")
+)
+async def test_beside_another_institution_no_round_is_lost_and_no_bit_is_another(
+    tmp_path: Path, dp: int, pp: int, copies: int
+) -> None:
+    """What worker 1 alone has goes to others of its site, and is not asked of the other institution."""
+    rounds, fast, said = 60, tmp_path / "fast", dict[str, tuple[int, str]]()
+    orders: list[asyncio.Task[None]] = []
+
+    async def operator() -> None:
+        said["drained"] = await chaosd("drain", "1")
+        said["back"] = await chaosd("undrain", "1")
+        fast.touch()
+
+    def watch(_: Controller, entry: Happened) -> None:
+        if entry.kind == "round" and int(str(entry.fields["sites"])) == 2 and not orders:
+            orders.append(asyncio.create_task(operator()))
+
+    async with institutions.sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(
+            institutions.spawn, one, 0, rounds=rounds, pace_s=PACE_S, fast=str(fast), copies=0
+        )
+        ran = await institutions.group(many, 1, rounds=rounds, dp=dp, pp=pp, copies=copies, watch=watch)
+        await institutions.ended(process)
+    for order in orders:
+        order.cancel()
+    assert ran.failed == "" and fast.exists(), (said, ran.happened)
+    assert said["drained"][0] == said["back"][0] == 0, said
+    assert ran.of("worker-drained") and not ran.of("state-lost"), "nothing came from the other institution"
+    steps = [int(str(each.fields["step"])) for each in ran.of("step")]
+    assert steps == list(range(1, rounds + 1)), "none lost, none twice"
+    institutions.agree(institutions.of_group(ran), institutions.told(one), rounds=rounds)
