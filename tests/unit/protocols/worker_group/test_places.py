@@ -168,3 +168,19 @@ def test_orders_that_make_no_sense_are_refused_with_what_there_is() -> None:
         assert order(bench, worker) == []
     (last,) = order(bench, 3)
     assert not last.done and "the only one that may have layers" in last.reason
+
+
+def test_a_loss_before_the_plan_is_worked_out_is_answered_with_all_that_are_here() -> None:
+    """Whether the others can do without it as well is asked again then, while all train."""
+    bench = GroupBench()
+    bench.train()
+    order(bench, 3)
+    bench.taken(ev.PreparePlan)
+    bench.lose(2)
+    for worker in (0, 1, 3):
+        bench.stopped(worker, 0)
+    asked = bench.taken(ev.AskPlanner)[-1]
+    assert (asked.lost, asked.drained) == ({2}, NOBODY)
+    bench.plan((0, 1, 3))
+    bench.ready()
+    assert bench.taken(ev.PreparePlan) == [ev.PreparePlan(idle=NOBODY, drained=frozenset({3}))]
