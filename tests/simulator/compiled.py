@@ -37,6 +37,7 @@ SIMULATOR = (
         "oracles_agreement",
         "oracles_boundary",
         "oracles_bounds",
+        "oracles_counted",
         "oracles_given",
         "oracles_recovery",
         "oracles_restore",
