@@ -31,7 +31,7 @@ READ_BYTES_SMALL = 16 << 10
 READ_BYTES = 512 << 10
 READ_TURN_BYTES = 1 << 20
 """Then whatever else waits has its turn: uvloop reads up to 32 times in one, as long as the socket fills the buffer.
-Without, two sites that average took turns of 16 MiB, one waiting for the other (decision 0030)."""
+Without, two sites that average took turns of 7 to 10 MiB, one waiting for the other (decision 0030)."""
 
 _log = logging.getLogger("chaosd.transport")
 
