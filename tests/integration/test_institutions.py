@@ -226,6 +226,7 @@ async def test_a_worker_that_dies_inside_a_site_changes_no_bit_of_the_run(
     assert len(of_group(ran)) >= ROUNDS - 1, "a step whose last answer died with its worker is told of by the next one"
 
 
+@pytest.mark.long
 async def test_a_joiner_of_several_workers_gets_the_state_of_a_site_of_several(tmp_path: Path) -> None:
     rounds = 60
     async with sites(tmp_path, ["one", "many", "late"], min_sites=2) as cluster:
@@ -288,6 +289,7 @@ async def test_the_only_copy_of_an_optimizers_state_comes_back_from_the_other_in
     agree(of_group(ran), told(one), rounds=rounds)
 
 
+@pytest.mark.long
 async def test_workers_wait_for_their_daemon_and_go_on_with_the_next_one(tmp_path: Path) -> None:
     rounds = 60
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:

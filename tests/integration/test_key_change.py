@@ -61,7 +61,7 @@ def is_refused(thief: Identity, site: Site) -> bool:
     return refused
 
 
-@pytest.mark.parametrize("by_words", [False, True])
+@pytest.mark.parametrize("by_words", [pytest.param(False, marks=pytest.mark.long), True])
 def test_one_of_three_changes_its_key_and_the_former_one_is_refused(tmp_path: Path, by_words: bool) -> None:
     with cluster_of(tmp_path, SITES, min_sites=3, exit_with_worker=False) as cluster:
         for number, site in enumerate(cluster.sites, start=1):

@@ -125,6 +125,7 @@ async def test_stages_and_an_ordinary_script_average_after_local_steps_whoever_d
     assert told(one.folder) == told(many.folder) and len(told(one.folder)) == ROUNDS
 
 
+@pytest.mark.long
 async def test_a_lost_stage_comes_back_and_the_phase_begins_anew_from_the_anchor(tmp_path: Path) -> None:
     rounds = 60
 
@@ -154,6 +155,7 @@ async def test_a_lost_stage_comes_back_and_the_phase_begins_anew_from_the_anchor
     assert rounds in whole and whole == {each: there[each] for each in whole}
 
 
+@pytest.mark.long
 async def test_a_site_with_stages_joins_within_a_phase_and_gives_its_state_to_a_later_one(tmp_path: Path) -> None:
     rounds = 60
     async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:

@@ -88,7 +88,7 @@ def reference() -> Digests:
     return found
 
 
-@pytest.mark.parametrize("faults", ["1:2:backward", "0:2:update"])
+@pytest.mark.parametrize("faults", [pytest.param("1:2:backward", marks=pytest.mark.long), "0:2:update"])
 async def test_an_ordinary_script_and_replicas_train_one_model_whoever_dies(tmp_path: Path, faults: str) -> None:
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
         one, many = cluster.sites
@@ -110,6 +110,7 @@ async def test_a_replicated_script_of_one_process_joins_one_that_is_ordinary(tmp
     agree(told(other), reference(), rounds=ROUNDS)
 
 
+@pytest.mark.long
 async def test_replicas_join_late_and_give_a_later_ordinary_script_the_state(tmp_path: Path) -> None:
     rounds = 120
     async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:
@@ -183,6 +184,7 @@ async def test_a_schedule_with_stages_is_that_of_an_ordinary_script_and_comes_ba
     all_agree(one, alone, ran, rounds=rounds)
 
 
+@pytest.mark.long
 async def test_stages_get_the_state_of_an_ordinary_script_and_give_it_to_the_next(tmp_path: Path) -> None:
     rounds = 120
     async with sites(tmp_path, ["one", "stages", "alone", "late"], min_sites=1) as cluster:

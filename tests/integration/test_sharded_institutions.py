@@ -136,6 +136,7 @@ async def test_stages_of_device_groups_are_cut_anew_in_a_run(tmp_path: Path) -> 
     agree(of_stages(many), undisturbed(), rounds=ROUNDS)
 
 
+@pytest.mark.long
 async def test_a_stage_whose_only_device_group_dies_comes_back_from_the_other_institution(tmp_path: Path) -> None:
     rounds = 60
     fast = str(tmp_path / "fast")
@@ -159,6 +160,7 @@ async def test_a_stage_whose_only_device_group_dies_comes_back_from_the_other_in
     agree(of_stages(many), told(one, "whole"), rounds=rounds)
 
 
+@pytest.mark.long
 async def test_tensor_parallel_layers_train_with_an_ordinary_script_and_come_back_from_it(tmp_path: Path) -> None:
     """Columns of matrices, here: a state that a script of one process has, and gives back after a death."""
     rounds = 60

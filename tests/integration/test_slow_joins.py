@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
@@ -71,6 +72,7 @@ def paused(site: Site, words: str) -> str:
     return text if words in text else ""
 
 
+@pytest.mark.long
 def test_a_site_that_is_further_away_than_a_lone_founders_rounds_last_is_counted(tmp_path: Path) -> None:
     """It is outrun, again and again, until the rounds wait for it (spec 8.16)."""
     with cluster_of(tmp_path, {"cleveland": "Cleveland", "hungary": "Hungary"}, min_sites=1) as cluster:

@@ -53,6 +53,7 @@ def test_local_steps_through_a_refusal_a_join_and_a_death(tmp_path: Path) -> Non
         end_level(cluster)
 
 
+@pytest.mark.long
 def test_a_long_phase_is_no_stall_for_a_joiner(tmp_path: Path) -> None:
     """Nothing is averaged for longer than a transfer may stand still: the joiner gets the state between two steps."""
     with cluster_of(tmp_path, dict(list(TRIO.items())[:2]), min_sites=1, failure_timeout_s=0.3) as cluster:

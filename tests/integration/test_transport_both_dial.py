@@ -102,7 +102,7 @@ async def both_dial(gates: Gates, first: Site, other: Site, before: int, meanwhi
     await asyncio.gather(*dials)
 
 
-@pytest.mark.parametrize("first", ["smaller", "larger"])
+@pytest.mark.parametrize("first", ["smaller", pytest.param("larger", marks=pytest.mark.long)])
 def test_whatever_the_order_of_their_steps_two_dials_bring_up_one_link_once(
     loop_kind: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ pathlib.Path(__file__).with_name(f"refused-in-{os.getpid()}").touch()
 """
 
 
+@pytest.mark.long
 def test_sites_start_join_and_train_without_scipy_and_msgpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     customised = tmp_path / "customised"
     customised.mkdir()
