@@ -17,6 +17,9 @@ TORCH ?= $(shell $(BIN)/python -c 'import sys; print("torch==2.13.0" if sys.vers
 # Several sites on one machine: two training processes with two threads each on two cores are 6 to 10 times slower.
 export OMP_NUM_THREADS = 1
 
+# Tests and demonstrations start hundreds of processes: each would compile all modules anew. `make clean` removes what it leaves.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests without real processes first; then those with them, four files side by side on two cores, for they wait most of the
 # time (a third of it is processor time); last, one after the other, those that measure or need the machine for
 # themselves (marked `alone`).
