@@ -50,7 +50,7 @@ test: $(VENV)/.check  ## the tests of what the software does, without the long o
 		$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m "not alone and not long" $(WITH_PROCESSES); second=$$?; \
 		$(TESTS) -m "alone and not long" $(WITH_PROCESSES) && test $$first -eq 0 && exit $$second
 
-test-long: $(VENV)/.check  ## the long ones: demonstrations, the quick start, two versions, a lost majority (5 minutes)
+test-long: $(VENV)/.check  ## the long ones: demonstrations, the quick start, two versions, a lost majority (8 minutes)
 	@$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m long $(IN_PROCESS) $(WITH_PROCESSES)
 
 check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house rules
