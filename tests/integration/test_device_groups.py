@@ -6,31 +6,21 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.integration import sharded_training, site_training
 from tests.integration.site_training import STEPS
 from tests.rigs.worker_group import Ran, train
 
 from chaos_planner.pipelines.plans.layout import Policy
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_thread")]
 
 SCRIPT = Path(sharded_training.__file__)
 SIZE = 2
 """Processes of a device group."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.integration import test_institutions as institutions
 from tests.rigs.worker_group import alone, train
 from typer.testing import CliRunner
@@ -19,15 +17,9 @@ from chaosd.cli.app import app
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STEPS, PACE_S = 60, 0.1
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 async def chaosd(*words: str) -> tuple[int, str]:

@@ -40,17 +40,14 @@ from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROUNDS = 8
 SEEDS = (7, 11, 13)
 LIMIT_S = 90.0
 
 Digests = dict[int, list[str]]
 """Of all layers, after each round."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def _pair(samples: Callable[[int], Any], number: int) -> tuple[Any, Any]:

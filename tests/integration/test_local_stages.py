@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.integration import local_training
 from tests.integration.test_institutions import ended, sites
 from tests.rigs.site import Site, wait_for
@@ -19,15 +18,12 @@ from chaos_planner.pipelines.plans.layout import Policy
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SCRIPT = Path(local_training.__file__)
 ROUNDS, EVERY = 3, 3
 Told = dict[int, dict[int, str]]
 """Digests of the layers' parameters after each round."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def training(kind: str, folder: Path, **more: Any) -> dict[str, Any]:

@@ -40,13 +40,10 @@ from chaos.worker_group.replicas import ReplicaRun
 from chaos.worker_group.seeding import seed_of
 from chaos.worker_group.whole import WholeModel
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ORDINARY, REPLICAS = Path(ordinary_training.__file__), Path(replica_training.__file__)
 STAGES = Path(stages_training.__file__)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @cache

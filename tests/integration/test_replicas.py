@@ -7,19 +7,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 from tests.integration import replica_training
 from tests.integration.site_training import STEPS
 from tests.rigs.worker_group import STOPPED_S, Ran, train
 
 from chaos_protocols.worker_group import suspicion
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SCRIPT = Path(replica_training.__file__)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @cache

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.integration import ordinary_training, sharded_training, site_training
 from tests.integration.test_institutions import (
     ROUNDS,
@@ -31,14 +30,11 @@ from tests.rigs.worker_group import Ran, launch, train
 from chaos.worker_group.layers import Layer
 from chaos_planner.pipelines.plans.layout import Policy
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SCRIPT, ORDINARY = Path(sharded_training.__file__), Path(ordinary_training.__file__)
 SIZE = 2
 """Processes of a device group."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def of_parameters(layer: Layer) -> str:

@@ -9,12 +9,10 @@ import asyncio
 import itertools
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.integration.site_training import STEPS
 from tests.rigs.worker_group import STOPPED_S, Ran, alone, train
 
@@ -25,13 +23,7 @@ from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
 from chaosd.worker_group.timed_steps import TimedSteps
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def check(ran: Ran, *, plans: int = 2, **training: Any) -> None:

@@ -15,10 +15,7 @@ from chaos.state import State
 from chaos.sync.every_step import EveryStepSession
 from chaos_protocols.wire.state_spec import first_difference, spec_problem, state_digest
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def session_of(recipe: Recipe) -> EveryStepSession:

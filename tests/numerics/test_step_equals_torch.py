@@ -19,12 +19,9 @@ from chaos.frameworks.torch import TorchFramework
 from chaos.sync.every_step import EveryStepSession
 from chaos_protocols.wire.worker import Dismissed
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROUNDS = 4
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture

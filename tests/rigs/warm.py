@@ -33,6 +33,8 @@ OURS = {name: os.environ.get(name) for name in READ_AT_START}
 """What an interpreter, or the loader, reads when it starts: with another value than ours it has to start."""
 IN_A_TEST = "PYTEST_CURRENT_TEST"
 """Set by pytest. Benchmarks start new interpreters: their figures are those that users see."""
+SEARCHED = os.pathsep.join(filter(None, (str(ROOT), OURS["PYTHONPATH"])))
+"""PYTHONPATH of a new interpreter whose script imports from the tests."""
 START_S = 250.0
 """A limit for a loaded machine."""
 

@@ -36,9 +36,8 @@ than the time between two looks."""
 def launch(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> processes.Process:
     """In place of a new interpreter."""
     if devices.REAL:
-        searched = os.pathsep.join(filter(None, (str(warm.ROOT), os.environ.get("PYTHONPATH"))))
         return processes.launch(
-            [sys.executable, *command[1:]], {**os.environ, **environment, "PYTHONPATH": searched}, shared
+            [sys.executable, *command[1:]], {**os.environ, **environment, "PYTHONPATH": warm.SEARCHED}, shared
         )
     paths = {variable: f"/proc/{os.getpid()}/fd/{descriptor}" for variable, descriptor in shared.items()}
     words = command[1:] if command[1] != "-u" else command[2:]

@@ -34,9 +34,9 @@ import psutil
 from chaos_lab.children import ended_by_signals
 from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, GroupView, WorkerView
 from tests.integration import site_training
+from tests.rigs import warm
 
 DP, PP, SPARES = 4, 2, 1
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(site_training.__file__)
 PACE_S = 0.05
 """Between two steps, so that an hour has some ten thousand of them and the machine is not busy with them alone."""
@@ -115,8 +115,7 @@ class Told:
 
 def script_environment() -> dict[str, str]:
     """For processes of the script, which imports from this package."""
-    searched = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(searched)}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": warm.SEARCHED}
 
 
 class Group:

@@ -30,14 +30,15 @@ def status(
     $ chaosd status --json | jq .round
     """
     with daemon(config, data_dir, api_socket) as client:
+        if json and not watching:
+            import msgspec
+
+            typer.echo(msgspec.json.format(msgspec.json.encode(client.status()), indent=2).decode())
+            return
         from chaosd.cli.render import render_status
 
         if watching:
             watch(client.status, render_status, every_s=WATCH_INTERVAL_S, as_json=json)
-        elif json:
-            import msgspec
-
-            typer.echo(msgspec.json.format(msgspec.json.encode(client.status()), indent=2).decode())
         else:
             from rich.console import Console
 

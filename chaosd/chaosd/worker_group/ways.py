@@ -140,11 +140,10 @@ class Ways:
             reason = f"the same pipelines, with worker {names}"
             return Way("spare", plan, reason, moves_of(transfers, model), moving_s)
         live = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in able | gone))
+        outside = cluster.rate_bytes_per_s if leaving else None  # those give on what they alone hold
         settings = Settings(
             policies=self._policies - {Policy.RESTART} or frozenset({Policy.REROUTE}),
-            external_rate_bytes_per_s=cluster.rate_bytes_per_s
-            if leaving
-            else None,  # those give on what they alone hold
+            external_rate_bytes_per_s=outside,
         )
         lost, again = (situation.lost | leaving) & live.workers, current.lost_set & situation.idle
         try:  # who was drained and rerouted around is here again: other pipelines may have it

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -25,15 +24,9 @@ from chaos_planner.pipelines.facts.profiler import (  # noqa: E402
 )
 from chaos_planner.pipelines.facts.site import ModelProfile  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 HIDDEN, HEADS, VOCABULARY, SEQUENCE, BATCH = 64, 4, 101, 32, 2
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Embedding(nn.Module):

@@ -29,13 +29,10 @@ from chaos_protocols.message_order import message_order, orders_of
 from chaos_protocols.streams import Share
 from chaosd.worker_group.lower import lower
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LAYERS, MICRO_BATCHES = site_training.LAYERS, 8
 LOSS = torch.nn.functional.cross_entropy
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def even(pipelines: int, stages: int) -> ExecutionPlan:
