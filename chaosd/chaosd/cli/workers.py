@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,11 +50,17 @@ def workers(
     watching: Annotated[
         bool, typer.Option("--watch", "-w", help="keep showing it, until Ctrl+C or the last ends")
     ] = False,
+    each: Annotated[bool, typer.Option("--all", "-a", help="a row for each worker, however many there are")] = False,
     json: JsonOption = False,
 ) -> None:
     """Show the workers of each `chaosd run` of this user: process, device, layers, what each does, and since when.
 
+    Of more than 32 workers, those with the same layers and the same state are one row, and how many they are; `0-996:4`
+    is every fourth number from 0 to 996. Workers that stand still, start, or are taken out have rows of their own,
+    first. --json has all of them, and the last hundred that were lost.
+
     $ chaosd workers --watch
+    $ chaosd workers --all
     $ chaosd workers --json | jq '.[].workers[] | select(.state != "trains")'
     $ chaosd workers drain 2
     $ chaosd workers selftest
@@ -70,7 +77,7 @@ def workers(
             echo_json(found)
         fail(NOBODY, EXIT_FAILED)
     if watching:
-        watch(lambda: list(boards()) or None, _rendered_all, every_s=WATCH_INTERVAL_S, as_json=json)
+        watch(lambda: list(boards()) or None, partial(_rendered_all, each=each), every_s=WATCH_INTERVAL_S, as_json=json)
         if not json and not list(boards()):
             typer.echo("no `chaosd run` of this user is running any more")
     elif json:
@@ -78,7 +85,7 @@ def workers(
     else:
         from rich.console import Console
 
-        Console().print(_rendered_all(found))
+        Console().print(_rendered_all(found, each=each))
 
 
 WorkerArgument = Annotated[int, typer.Argument(min=0, help="its number, as `chaosd workers` shows it")]
@@ -222,17 +229,20 @@ def _tell(verdict: TrialVerdict) -> None:
         typer.echo(f"{'':<16s}{verdict.found}")
 
 
-def _rendered_all(views: Sequence[GroupView]) -> RenderableType:
+def _rendered_all(views: Sequence[GroupView], *, each: bool) -> RenderableType:
     from rich.console import Group
 
-    return Group(*map(_rendered, views))
+    return Group(*(_rendered(view, each=each) for view in views))
 
 
-def _rendered(view: GroupView) -> RenderableType:
+def _rendered(view: GroupView, *, each: bool) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
+    from chaosd.cli.worker_rows import counted, lost, rows_of, still
+
+    now = time.time()
     run = f"; in its run: {view.run}" if view.run else ""
     lines = [f"{view.command} (controller {view.pid}): {view.phase}, step {view.step}, plan {view.generation}{run}"]
     if view.shape:
@@ -243,11 +253,13 @@ def _rendered(view: GroupView) -> RenderableType:
             f"a step: {1e3 * view.measured_step_s:.3g} ms measured, {1e3 * view.expected_step_s:.3g} ms expected of "
             f"devices that share nothing ({off:+.1%})"
         )
+    lines.append(counted(view))
+    if gone := lost(view, now):
+        lines.append(gone)
+    lines += still(view)
     table = Table()
     for column in ("worker", "process", "device", "layers", "state", "for", "doing"):
         table.add_column(column)
-    now = time.time()
-    for each in view.workers:
-        cells = (str(each.worker), str(each.pid), each.device, each.stage or "-", each.state)
-        table.add_row(*cells, f"{max(0.0, now - each.since):.0f} s", each.doing)
+    for row in rows_of(view, now, each=each):
+        table.add_row(*map(Text, (row.worker, row.process, row.device, row.layers, row.state, row.lasts, row.doing)))
     return Group(Text("\n".join(lines)), table)

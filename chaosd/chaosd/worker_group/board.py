@@ -17,19 +17,24 @@ import msgspec
 
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.suspicion import Reading
-from chaosd.worker_group.history import StepPaces
+from chaosd.worker_group.history import GroupHistory, Happened
 
 FOLDER_PREFIX = "chaos-workers-"
 BOARD_NAME = "workers.json"
 BOARD_BYTES_MAX = 16 << 20
 WRITE_INTERVAL_S = 1.0
 
+STARTING, TRAINS, WAITS = "starting", "trains", "waits for a place"
+TO_BE_DRAINED, DRAINED, STANDS_STILL = "is to be drained", "drained", "stands still"
+"""States of a worker."""
+
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker. `stage`: its layers [first, last), empty without; `state`: what it is there for, since `since`
-    (seconds since 1970); `doing`: its word of progress when the board was written."""
+    """One worker. `stage`: its layers, empty without; `state`: what it is there for, since `since`
+    (seconds since 1970); `doing`: its word of progress when the board was written; `said`: of one that stands still,
+    what was seen of it."""
 
     worker: int
     pid: int
@@ -38,10 +43,20 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     state: Text
     since: float
     doing: Text
+    said: Text = ""
+
+
+class LostView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that was lost, at `at` (seconds since 1970), and how."""
+
+    worker: int
+    at: float
+    reason: Text
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker group. `run`: where its site stands in a run of institutions, empty without one."""
+    """A worker group. `run`: where its site stands in a run of institutions, empty without one. `lost`: the newest of
+    the `lost_total` workers that were lost so far, the oldest of them first."""
 
     pid: int
     command: Text
@@ -55,6 +70,8 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     expected_step_s: float = 0.0
     measured_step_s: float = 0.0
     """Of the plan in force: by the planner, and the median of the last steps; 0: not known."""
+    lost: tuple[LostView, ...] = ()
+    lost_total: int = 0
 
 
 class Board:
@@ -69,12 +86,12 @@ class Board:
         machine: WorkerGroupMachine,
         pids: Mapping[int, int],
         readings: Mapping[int, Reading],
-        paces: StepPaces,
+        history: GroupHistory,
         devices: Mapping[int, str],
     ) -> None:
         """Replace the file. A disk that is full keeps nobody from training."""
         now, plan, member = time.time(), machine.plan, machine.member
-        workers, present = [], machine.present
+        workers, present, still = [], machine.present, history.troubles.still
         for worker, pid in sorted(pids.items()):
             share = None if plan is None else plan.shares.get(worker)
             layers = (
@@ -83,18 +100,22 @@ class Board:
                 else _layers(share.first_layer, share.last_layer)
             )
             here = worker in present
-            state = "starting" if not here else "trains" if layers else "waits for a place"
+            state = STARTING if not here else TRAINS if layers else WAITS
             if worker in machine.places.without:
-                state = "is to be drained" if layers else "drained"
+                state = TO_BE_DRAINED if layers else DRAINED
+            if worker in still:
+                state = STANDS_STILL
             before = self._states.get(worker, ("", now))
             since = before[1] if before[0] == state else now
             self._states[worker] = (state, since)
             doing = readings[worker].work.name.lower() if worker in readings else ""
             device = devices.get(worker, "cpu")
             view = WorkerView(
-                worker=worker, pid=pid, device=device, stage=layers, state=state, since=since, doing=doing
-            )
+                worker=worker, pid=pid, device=device, stage=layers, state=state, since=since, doing=doing,
+                said=still.get(worker, "")[:4096],
+            )  # fmt: skip
             workers.append(view)
+        shift_s = now - time.monotonic()
         group = GroupView(
             pid=os.getpid(),
             command=self._command,
@@ -105,13 +126,21 @@ class Board:
             run="" if member is None else member.phase.value,
             written=now,
             workers=tuple(workers),
-            expected_step_s=paces.expected_s,
-            measured_step_s=paces.measured_s,
+            expected_step_s=history.paces.expected_s,
+            measured_step_s=history.paces.measured_s,
+            lost=tuple(_lost(entry, shift_s) for entry in history.troubles.lost),
+            lost_total=history.troubles.lost_total,
         )
         new = self._path.with_suffix(".new")
         with suppress(OSError):
             new.write_bytes(msgspec.json.encode(group))
             new.replace(self._path)
+
+
+def _lost(entry: Happened, shift_s: float) -> LostView:
+    return LostView(
+        worker=int(str(entry.fields["worker"])), at=round(entry.at_s + shift_s, 3), reason=entry.reason[:4096]
+    )
 
 
 def _layers(first: int, last: int) -> str:

@@ -62,7 +62,7 @@ from chaosd.worker_group.collector import CyclesLater
 from chaosd.worker_group.devices import Placement
 from chaosd.worker_group.door import OrderDoor
 from chaosd.worker_group.feedback import Feedback
-from chaosd.worker_group.history import GroupHistory, Happened, StepPaces
+from chaosd.worker_group.history import GroupHistory, Happened
 from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planning import SitePlanner
@@ -129,8 +129,8 @@ class Controller:
         self._lines = WorkerLines(self._token, said=self._received, ended=self._line_ended, unread=self._kill)
         self._exits, self._dying = dict[int, str](), set[int]()
         self._cycles = CyclesLater()
-        self._paces, self._feedback = StepPaces(), Feedback(planner, timed)
-        self._history = GroupHistory(happened, (self._paces,) if timed is None else (self._paces, timed))
+        self._feedback = Feedback(planner, timed)
+        self._history = GroupHistory(happened, () if timed is None else (timed,))
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
@@ -290,7 +290,7 @@ class Controller:
         while True:
             pids = {worker: self._processes.pid(worker) for worker in self._processes.running}
             devices = {worker: self._processes.placement.of(worker) for worker in pids}
-            board.write(self._machine, pids, self._processes.readings(), self._paces, devices)
+            board.write(self._machine, pids, self._processes.readings(), self._history, devices)
             await asyncio.sleep(WRITE_INTERVAL_S)
 
     # ---- effects

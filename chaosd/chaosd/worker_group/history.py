@@ -11,6 +11,9 @@ from typing import NamedTuple, Protocol
 PACES_KEPT = 20
 """Steps of which the median is shown."""
 
+LOST_KEPT = 100
+"""Of the workers that were lost, the newest."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happened:
@@ -57,6 +60,29 @@ class StepPaces:
         return statistics.median(self._took_s) if self._took_s else 0.0
 
 
+class Troubles:
+    """Which workers stand still, and which were lost: `still`, what was said of each; `lost`, the entries of the last
+    `LOST_KEPT`, and of how many in all."""
+
+    def __init__(self) -> None:
+        self.still: dict[int, str] = {}
+        self.lost: deque[Happened] = deque(maxlen=LOST_KEPT)
+        self.lost_total = 0
+
+    def take(self, entry: Happened) -> None:
+        """Follow the history."""
+        worker = int(str(entry.fields.get("worker", -1)))
+        match entry.kind:
+            case "worker-awaited" | "worker-suspected":
+                self.still[worker] = entry.reason
+            case "worker-goes-on":
+                self.still.pop(worker, None)
+            case "worker-lost":
+                self.still.pop(worker, None)
+                self.lost.append(entry)
+                self.lost_total += 1
+
+
 class Takes(Protocol):
     """Follows the history."""
 
@@ -66,8 +92,9 @@ class Takes(Protocol):
 class GroupHistory:
     """Of one worker group: every entry goes to `told`, and to who follows it here."""
 
-    def __init__(self, told: Callable[[Happened], None], followers: Sequence[Takes]) -> None:
-        self._told, self._followers = told, followers
+    def __init__(self, told: Callable[[Happened], None], followers: Sequence[Takes] = ()) -> None:
+        self.paces, self.troubles = StepPaces(), Troubles()
+        self._told, self._followers = told, (self.paces, self.troubles, *followers)
         self._recovery = RecoveryTimes()
 
     def record(self, at_s: float, kind: str, reason: str, fields: Mapping[str, object]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import msgspec
@@ -15,8 +16,8 @@ from typer.testing import CliRunner
 from chaos_protocols.worker_group.suspicion import Reading, Work
 from chaosd.cli.app import app
 from chaosd.cli.options import EXIT_FAILED
-from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, Board, GroupView
-from chaosd.worker_group.history import Happened, StepPaces
+from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, TRAINS, Board, GroupView, WorkerView
+from chaosd.worker_group.history import GroupHistory
 
 
 @pytest.fixture
@@ -32,11 +33,23 @@ def written(folder: Path) -> GroupView:
     bench.train()
     board = Board(folder, "python train.py")
     readings = {worker: Reading(count=1, work=Work.BACKWARD, peer=-1, beat=1) for worker in range(5)}
-    paces = StepPaces()
+    history = GroupHistory(lambda _: None)
     for at_s, kind, fields in ((0.0, "plan", {"step_s": 0.18}), (1.0, "step", {}), (1.2, "step", {})):
-        paces.take(Happened(at_s=at_s, kind=kind, reason="", fields=fields))
-    board.write(bench.machine, {worker: 100 + worker for worker in range(6)}, readings, paces, {0: "cuda:3"})
+        history.record(at_s, kind, "", fields)
+    board.write(bench.machine, {worker: 100 + worker for worker in range(6)}, readings, history, {0: "cuda:3"})
     return msgspec.json.decode((folder / BOARD_NAME).read_bytes(), type=GroupView)
+
+
+def site_of(count: int) -> GroupView:
+    """Pipelines of four stages."""
+    workers = tuple(
+        WorkerView(worker=n, pid=5000 + n, device="cpu", stage=str(n % 4), state=TRAINS, since=0.0, doing="forward")
+        for n in range(count)
+    )
+    return GroupView(
+        pid=os.getpid(), command="train", phase="training", generation=1, step=2, shape="", run="", written=0.0,
+        workers=workers,
+    )  # fmt: skip
 
 
 def test_each_worker_has_its_layers_and_what_it_is_there_for(folder: Path) -> None:
@@ -55,6 +68,38 @@ def test_the_command_shows_them_as_a_table_and_as_json(folder: Path) -> None:
     assert shown.exit_code == 0 and "waits for a place" in shown.output and "backward" in shown.output
     (view,) = json.loads(CliRunner().invoke(app, ["workers", "--json"]).output)
     assert view["pid"] == os.getpid() and len(view["workers"]) == 6
+
+
+def test_who_stands_still_and_who_was_lost_is_said(folder: Path) -> None:
+    bench = GroupBench(workers=4, spares=1)
+    bench.train()
+    board, history = Board(folder, "python train.py"), GroupHistory(lambda _: None)
+    history.record(time.monotonic() - 100.0, "worker-awaited", "no progress in backward", {"worker": 1})
+    history.record(time.monotonic() - 90.0, "worker-awaited", "no progress in forward", {"worker": 2})
+    history.record(time.monotonic() - 80.0, "worker-goes-on", "it has spoken again", {"worker": 2})
+    for worker in (7, 6):
+        history.record(time.monotonic() - 60.0, "worker-lost", f"SIGKILL of {worker}", {"worker": worker, "step": 3})
+    board.write(bench.machine, {worker: 100 + worker for worker in range(5)}, {}, history, {})
+    shown = CliRunner().invoke(app, ["workers"]).output
+    assert "5 workers: trains 3, stands still 1, waits for a place 1" in shown
+    assert "worker 1 stands still: no progress in backward" in shown and "worker 2 stands still" not in shown
+    assert "lost so far: 2; the last: worker 6, 60 s ago (SIGKILL of 6)" in " ".join(shown.split())
+    (view,) = json.loads(CliRunner().invoke(app, ["workers", "--json"]).output)
+    assert [one["worker"] for one in view["lost"]] == [7, 6] and view["lost_total"] == 2
+    history.record(time.monotonic(), "worker-lost", "killed", {"worker": 1})
+    board.write(bench.machine, {0: 100}, {}, history, {})
+    assert "stands still" not in CliRunner().invoke(app, ["workers"]).output
+
+
+def test_a_large_site_fits_on_a_screen_and_all_of_it_is_there_on_demand(folder: Path) -> None:
+    view = site_of(1000)
+    (folder / BOARD_NAME).write_bytes(msgspec.json.encode(view))
+    shown = CliRunner().invoke(app, ["workers"]).output
+    assert len(shown.splitlines()) < 60
+    everyone = CliRunner().invoke(app, ["workers", "--all"]).output
+    assert all(f" {one.worker} " in everyone for one in view.workers)
+    (found,) = json.loads(CliRunner().invoke(app, ["workers", "--json"]).output)
+    assert len(found["workers"]) == 1000
 
 
 def test_a_controller_that_is_gone_is_not_shown(folder: Path) -> None:

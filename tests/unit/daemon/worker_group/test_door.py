@@ -21,7 +21,7 @@ from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE
 from chaosd.worker_group import door as doors
 from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, Board
 from chaosd.worker_group.door import DOOR_NAME, OrderDoor
-from chaosd.worker_group.history import StepPaces
+from chaosd.worker_group.history import GroupHistory
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def group(place: Path, name: str, pid: int | None = None) -> Path:
     folder.mkdir()
     bench = GroupBench(workers=4)
     bench.train()
-    Board(folder, f"python {name}.py").write(bench.machine, {0: 100}, {}, StepPaces(), {})
+    Board(folder, f"python {name}.py").write(bench.machine, {0: 100}, {}, GroupHistory(lambda _: None), {})
     if pid is not None:
         board = msgspec.json.decode((folder / BOARD_NAME).read_bytes())
         (folder / BOARD_NAME).write_bytes(msgspec.json.encode({**board, "pid": pid}))
@@ -128,6 +128,6 @@ def test_the_board_shows_who_is_drained_and_who_is_to_be(folder: Path) -> None:
     for worker in (3, 4):
         bench.feed(WorkerOrdered(worker=worker, drain=True))
     board = Board(folder, "python train.py")
-    board.write(bench.machine, {worker: 100 + worker for worker in range(5)}, {}, StepPaces(), {})
+    board.write(bench.machine, {worker: 100 + worker for worker in range(5)}, {}, GroupHistory(lambda _: None), {})
     states = [each["state"] for each in msgspec.json.decode((folder / BOARD_NAME).read_bytes())["workers"]]
     assert states == ["trains"] * 3 + ["is to be drained", "drained"]
