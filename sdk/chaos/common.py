@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from chaos.figures import FigureLog
 from chaos.sync import LocalStepsSession, Part, SyncSession
 from chaos.sync.every_step import EveryStepSession
 from chaos_protocols.wire.worker import FIGURES_MAX, FiguresLogged
@@ -27,7 +28,8 @@ class CommonDecisions(ABC):
         self._wants_to_end = False
         self._reported: dict[str, float] = {}
         self._conversation: Conversation | None = None
-        self._loggers: list[Any] = []
+        self._figures = FigureLog()
+        self._untold: dict[str, float | None] = {}
 
     @property
     @abstractmethod
@@ -43,6 +45,8 @@ class CommonDecisions(ABC):
         """How many steps the run has made: as many as rounds, in a mode with local steps `every` for each round and
         this site's own since. The clock for schedules, logging and the end (`while coordinator.steps < 10_000`), also
         at a site that joined late."""
+        if self._own_steps is not None:
+            return self._own_steps
         session = self._registered()
         return session.steps if isinstance(session, LocalStepsSession) else self.round
 
@@ -74,33 +78,38 @@ class CommonDecisions(ABC):
         """Tell this site's operator figures, such as the loss of a batch: the newest of each name stand in
         `chaosd status`, on the page (with a curve) and at `/metrics`. They stay at this site (`report` is for all
         sites), and nothing follows from them. At most 32 names of letters, digits, points and underscores. They go to
-        what `log_to` named as well. Raises ValueError for what is no such name, or no number."""
+        what `log_to` named as well. Of several workers (`chaosd run`) all call it, and those of the one that `speaks`
+        count; the next one's, if it is lost. Raises ValueError for what is no such name, or no number."""
         if len(figures) > FIGURES_MAX:
             raise ValueError(f"{len(figures)} figures at once; at most {FIGURES_MAX} are kept")
         if wrong := [name for name in figures if not FIGURE_NAME.fullmatch(name)]:
             raise ValueError(f"log({wrong[0][:40]}=...): a name has at most 32 letters, digits, points and underscores")
         numbers = {name: float(value) for name, value in figures.items()}
         self._logged(numbers)
+        own = self._own_steps
+        step = own if own is not None else self.steps if self._figures.writes else 0
+        for at, each in self._figures.due(step, numbers, tells=self._tells):
+            self._tell({name: value if math.isfinite(value) else None for name, value in each.items()})
+            self._figures.write(at, each, flush=own is not None)
+
+    def _tell(self, figures: dict[str, float | None]) -> None:
+        """The daemon, or the controller of these workers; what nobody takes yet goes with the next."""
+        self._untold.update(figures)
         if self._conversation is not None:
-            told = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-            self._conversation.send(FiguresLogged(round=self.round, figures=told))
-        for logger in self._loggers:
-            if hasattr(logger, "add_scalar"):
-                for name, value in numbers.items():
-                    logger.add_scalar(name, value, self.steps)
-            else:
-                logger.log_metrics(numbers, step=self.steps)
+            self._conversation.send(FiguresLogged(round=self.round, figures=figures))
+        elif not self._tell_group(self._untold):
+            while len(self._untold) > FIGURES_MAX:
+                del self._untold[next(iter(self._untold))]
+            return
+        self._untold.clear()
 
     def log_to(self, logger: Any) -> None:
         """Write the figures of `log` there too, at `steps`: a TensorBoard `SummaryWriter`, the module `mlflow` with a
-        run of its own, or whatever has their `add_scalar(name, value, step)` or `log_metrics(dict, step=)`. Raises
-        ValueError for what has neither."""
-        if not (hasattr(logger, "add_scalar") or hasattr(logger, "log_metrics")):
-            raise ValueError(
-                f"log_to({type(logger).__name__}): give a SummaryWriter of TensorBoard, the module mlflow, or what "
-                "else has add_scalar(name, value, step) or log_metrics(figures, step=)"
-            )
-        self._loggers.append(logger)
+        run of its own, or whatever has their `add_scalar(name, value, step)` or `log_metrics(dict, step=)`; or a
+        function that makes one (`lambda: SummaryWriter("runs/a")`), called when there is something to write. Of several
+        workers (`chaosd run`) one writes, so give them the function: else each of them opens a file, or begins a run.
+        Raises ValueError for what has neither."""
+        self._figures.add(logger)
 
     @property
     def lr_factor(self) -> float:
@@ -109,6 +118,20 @@ class CommonDecisions(ABC):
         rule."""
         session = self._registered()
         return session.lr_factor if isinstance(session, EveryStepSession) else 1.0
+
+    @property
+    @abstractmethod
+    def _own_steps(self) -> int | None:
+        """Updates of a model whose training is of workers; None: it is none."""
+
+    @property
+    @abstractmethod
+    def _tells(self) -> bool:
+        """Whether what this process logs is what its site logs."""
+
+    @abstractmethod
+    def _tell_group(self, figures: dict[str, float | None]) -> bool:
+        """Tell the controller of these workers. False: it does not listen yet, or there is none."""
 
     @abstractmethod
     def _logged(self, figures: Mapping[str, float]) -> None:

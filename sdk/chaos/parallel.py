@@ -42,6 +42,29 @@ class ParallelSite:
         return model is None or model.speaks
 
     @property
+    def _own_steps(self) -> int | None:
+        model = self._parallel or self._replicated
+        return None if model is None else model.round
+
+    @property
+    def _tells(self) -> bool:
+        """The one that speaks; before they train together, the first."""
+        if not self._in_group:
+            return True
+        model = self._parallel or self._replicated
+        begun = model is not None and model.together is not None
+        return self.speaks and (
+            begun or {os.environ.get(name, "0") for name in ("CHAOS_WORKER", "CHAOS_LANE")} == {"0"}
+        )
+
+    def _tell_group(self, figures: dict[str, float | None]) -> bool:
+        model = self._parallel or self._replicated
+        together = None if model is None else model.together
+        if together is not None:
+            together.log(figures)
+        return together is not None
+
+    @property
     def device(self) -> str:
         """The device on which this process should compute, as torch names it: under `chaosd run` the one that it was
         given, otherwise the accelerator that torch would take, or cpu. `model.to(coordinator.device)`"""

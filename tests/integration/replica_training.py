@@ -13,7 +13,16 @@ from typing import Any
 
 import torch
 from blake3 import blake3
-from tests.integration.site_training import GLOBAL_BATCH, MICRO_BATCH, STEPS, Fault, Points, faults, make_model
+from tests.integration.site_training import (
+    GLOBAL_BATCH,
+    MICRO_BATCH,
+    STEPS,
+    Fault,
+    Points,
+    WrittenLines,
+    faults,
+    make_model,
+)
 from tests.rigs import devices
 
 from chaos import Coordinator
@@ -32,8 +41,10 @@ def train(
     steps: int = STEPS,
     seed: int = 7,
     pace_s: float = 0.0,
+    logged: str = "",
 ) -> None:
-    """`touch(step, where)` is called before each forward and backward pass, `after` after each batch."""
+    """`touch(step, where)` is called before each forward and backward pass, `after` after each batch; `logged`: as of
+    `site_training.train`."""
     model = devices.placed(make_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
@@ -43,6 +54,8 @@ def train(
     with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
         coordinator.replicate(model)
         coordinator.register(model=model, optimizer=optimizer, on_average=clip)
+        if logged:
+            coordinator.log_to(lambda: WrittenLines(logged))
         for inputs, targets in coordinator.loader(
             Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=seed, steps=steps
         ):

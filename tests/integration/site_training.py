@@ -1,10 +1,10 @@
 """A small training for several workers of one site, with faults at chosen places: what `test_worker_group` runs.
 
 TRAINING: arguments of `train` as JSON; `digests`, a file for those of all layers after each step (of a worker that has
-all); `hold`, a step and a file: after the step the training waits for the file; `pace_s` a round, until the file `fast`
-is there. FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of
-the place in that step (for `building` and `moving`: in that generation), by its own hand; signal 0 is the error of a
-device that fails.
+all); `hold`, a step and a file: after the step the training waits for the file; `saves`, two files: after the training
+the script waits for the first and makes the second; `pace_s` a round, until the file `fast` is there. FAULTS:
+`worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of the place in that
+step (for `building` and `moving`: in that generation), by its own hand; signal 0 is the error of a device that fails.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -110,8 +111,9 @@ def train(
     clip_norm: float | None = CLIP_NORM,
     scheduled: bool = False,
     device_group: Callable[[torch.nn.Module, Any], None] | None = None,
+    logged: str = "",
 ) -> None:
-    """`after(model, report)` is called after each step."""
+    """`after(model, report)` is called after each step. `logged`: a file for what is logged (`WrittenLines`)."""
     with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
         sharded: dict[str, Any] = {"shard_optimizer": True, "optimizer_copies": copies} if copies else {}
         module = OwnForward() if traced else make_model()
@@ -124,9 +126,29 @@ def train(
         loader = coordinator.loader(
             Points(), global_batch=GLOBAL_BATCH, micro_batch=micro_batch, seed=seed, steps=steps
         )
+        if logged:
+            coordinator.log_to(lambda: WrittenLines(logged))
         for batch in loader:
-            after(model, model.step(batch))
+            report = model.step(batch)
+            after(model, report)
+            if logged:
+                coordinator.log(loss=report.loss)
             pause(pace_s, fast)
+
+
+class WrittenLines:
+    """Stands in for TensorBoard's writer: its process, when it was made, and what it was given since, line by line."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._lines = path, [json.dumps([os.getpid(), "made"])]
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self._lines.append(json.dumps([os.getpid(), name, value, step]))
+
+    def flush(self) -> None:
+        with open(self._path, "a", encoding="utf-8") as out:
+            out.write("".join(f"{line}\n" for line in self._lines))
+        self._lines = []
 
 
 def pause(pace_s: float, fast: str) -> None:
@@ -242,7 +264,12 @@ def main(*afterwards: Callable[[Any, Any], None], **fixed: Any) -> None:
         for each in afterwards:
             each(model, report)
 
+    go, saved = given.pop("saves", ("", ""))
     train(after, **given, **fixed)
+    if saved:
+        while not os.path.exists(go):
+            time.sleep(0.01)
+        Path(saved).touch()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Names and reasons may come from other sites: they are shown as text, never as ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from rich.box import SIMPLE_HEAD
@@ -20,6 +21,7 @@ from chaosd.api.status import (
     BoundsStatus,
     EventRecord,
     LinkStatus,
+    LoggedFigure,
     SiteSummary,
     Status,
     StorageStatus,
@@ -85,13 +87,18 @@ def render_status(status: Status) -> RenderableType:
             )
         )
     if status.worker.figures:
-        told = ", ".join(f"{one.name} {_figure(one.value)}" for one in status.worker.figures)
-        parts.append(Text(f"the script logs: {told} (round {max(one.round for one in status.worker.figures)})"))
+        parts.append(Text(logged_text(status.worker.figures)))
     if status.storage is not None:
         parts.append(Text(_storage(status.storage), style="dim"))
     if status.transfer is not None:
         parts.append(_transfer(status.transfer, names))
     return Group(*parts)
+
+
+def logged_text(figures: Sequence[LoggedFigure]) -> str:
+    """What the script logs; there is something."""
+    told = ", ".join(f"{one.name} {_figure(one.value)}" for one in figures)
+    return f"the script logs: {told} (round {max(one.round for one in figures)})"
 
 
 def _figure(value: float | None) -> str:

@@ -240,6 +240,7 @@ def _rendered(view: GroupView, *, each: bool) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
+    from chaosd.cli.render import logged_text
     from chaosd.cli.worker_rows import counted, lost, rows_of, still
 
     now = time.time()
@@ -253,6 +254,8 @@ def _rendered(view: GroupView, *, each: bool) -> RenderableType:
             f"a step: {1e3 * view.measured_step_s:.3g} ms measured, {1e3 * view.expected_step_s:.3g} ms expected of "
             f"devices that share nothing ({off:+.1%})"
         )
+    if view.figures:
+        lines.append(logged_text(view.figures))
     lines.append(counted(view))
     if gone := lost(view, now):
         lines.append(gone)

@@ -17,6 +17,7 @@ import msgspec
 
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.suspicion import Reading
+from chaosd.api.status import LoggedFigure
 from chaosd.worker_group.history import GroupHistory, Happened
 
 FOLDER_PREFIX = "chaos-workers-"
@@ -56,7 +57,7 @@ class LostView(msgspec.Struct, frozen=True, kw_only=True):
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """A worker group. `run`: where its site stands in a run of institutions, empty without one. `lost`: the newest of
-    the `lost_total` workers that were lost so far, the oldest of them first."""
+    the `lost_total` workers that were lost so far, the oldest of them first. `figures`: what the script logs."""
 
     pid: int
     command: Text
@@ -72,12 +73,16 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """Of the plan in force: by the planner, and the median of the last steps; 0: not known."""
     lost: tuple[LostView, ...] = ()
     lost_total: int = 0
+    figures: tuple[LoggedFigure, ...] = ()
 
 
 class Board:
-    """`folder`: that of the group's socket."""
+    """`folder`: that of the group's socket; `figures`: what the script logs (`LoggedFigures.newest`)."""
 
-    def __init__(self, folder: Path, command: str) -> None:
+    def __init__(
+        self, folder: Path, command: str, figures: Mapping[str, tuple[int, float | None]] | None = None
+    ) -> None:
+        self._figures = {} if figures is None else figures
         self._path, self._command = folder / BOARD_NAME, command[:4096]
         self._states: dict[int, tuple[str, float]] = {}
 
@@ -129,6 +134,10 @@ class Board:
             expected_step_s=history.paces.expected_s,
             measured_step_s=history.paces.measured_s,
             lost=tuple(_lost(entry, shift_s) for entry in history.troubles.lost),
+            figures=tuple(
+                LoggedFigure(name=name, round=number, value=value)
+                for name, (number, value) in sorted(self._figures.items())
+            ),
             lost_total=history.troubles.lost_total,
         )
         new = self._path.with_suffix(".new")

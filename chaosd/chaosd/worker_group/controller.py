@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import assert_never
 
 from chaos_protocols.wire.worker import ResultApplied
-from chaos_protocols.wire.worker import WorkerMessage as MemberMessage
 from chaos_protocols.worker_group.events import (
     AskPlanner,
     Begin,
@@ -36,7 +35,6 @@ from chaos_protocols.worker_group.events import (
     PlanPrepared,
     PreparePlan,
     PutPlanInForce,
-    RunLost,
     SetGroupTimer,
     StartWorker,
     TellDigests,
@@ -62,6 +60,7 @@ from chaosd.worker_group.collector import CyclesLater
 from chaosd.worker_group.devices import Placement
 from chaosd.worker_group.door import OrderDoor
 from chaosd.worker_group.feedback import Feedback
+from chaosd.worker_group.figures import LoggedFigures
 from chaosd.worker_group.history import GroupHistory, Happened
 from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
@@ -72,7 +71,9 @@ from chaosd.worker_group.timed_steps import TimedSteps
 from chaosd.worker_group.ways import Unplannable
 
 FINISH_S = 10.0
-"""How long workers have to end by themselves."""
+"""How long workers have to end by themselves, unless the training is complete: what a script does then is its own."""
+
+RUN_ON = "the training is complete; what the scripts still do is waited for (Ctrl+C ends them)"
 
 LAST_WORDS_S = 0.005
 """What a worker wrote before it died lies in its socket, and is read within that."""
@@ -126,7 +127,15 @@ class Controller:
         self._group_size, self._placement = group_size, placement
         self._suspicion = Suspicion(failure_timeout_s)
         self._store = GroupStore()
-        self._lines = WorkerLines(self._token, said=self._received, ended=self._line_ended, unread=self._kill)
+        self._run = RunLine(daemon, self._feed)
+        self._figures = LoggedFigures(self._run.hand_on)
+        self._lines = WorkerLines(
+            self._token,
+            said=self._received,
+            ended=self._line_ended,
+            unread=lambda worker: self._processes.kill(worker),  # noqa: PLW0108 - made later
+            logged=self._figures.take,
+        )
         self._exits, self._dying = dict[int, str](), set[int]()
         self._cycles = CyclesLater()
         self._feedback = Feedback(planner, timed)
@@ -134,7 +143,6 @@ class Controller:
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
-        self._run = None if daemon is None else RunLine(daemon, self._feed)
 
     async def run(self) -> str:
         """Until the training is over; why it failed, empty if it did not."""
@@ -155,15 +163,14 @@ class Controller:
             )
             await self._lines.listen(Path(path))
             self._door = OrderDoor(Path(folder), self._feed)
-            watching = asyncio.gather(
-                self._watch(), self._look(), self._show(Board(Path(folder), " ".join(self._command)))
-            )
+            board = Board(Path(folder), " ".join(self._command), self._figures.newest)
+            watching = asyncio.gather(self._watch(), self._look(), self._show(board))
             try:
                 self._keep(asyncio.create_task(asyncio.to_thread(self._planner.warm_up)))
                 await self._door.start()
                 self._feed(Begin())
                 failed = await self._over
-                await self._processes.finish(FINISH_S)
+                await (self._processes.finish(FINISH_S) if failed else self._run_on())
             finally:
                 self._cycles.close()
                 watching.cancel()
@@ -174,16 +181,26 @@ class Controller:
                 for timer in self._timers.values():
                     timer.cancel()
                 self._lines.close()
-                if self._run is not None:
-                    self._run.close()
+                self._figures.close()
+                self._run.close()
                 await asyncio.gather(watching, *self._thinking, return_exceptions=True)
                 self._processes.close()
                 self._memory.close()
         return failed
 
+    async def _run_on(self) -> None:
+        """The training is complete: until the scripts have ended."""
+        told = asyncio.get_running_loop().call_later(FINISH_S, self._record, "scripts-run-on", RUN_ON)
+        try:
+            await self._processes.finish(None)
+        finally:
+            told.cancel()
+
     def end(self, reason: str) -> None:
         """The operator wants it to end; workers are told, and have some seconds."""
         self._feed(EndWanted(reason=reason))
+        if self._over is not None and self._over.done():
+            self._processes.hurry(FINISH_S)
 
     def pid(self, worker: int) -> int:
         """Process id of a running worker."""
@@ -206,9 +223,6 @@ class Controller:
     def _started(self, worker: int) -> None:
         device = self._processes.placement.of(worker)
         self._record("worker-started", "", worker=worker, pid=self._processes.pid(worker), device=device)
-
-    def _kill(self, worker: int) -> None:
-        self._processes.kill(worker)
 
     def _process_ended(self, worker: int, reason: str) -> None:
         """Its last words may still lie in its socket, whose end follows; a child of it may hold that open."""
@@ -327,13 +341,13 @@ class Controller:
                 if effect.done:
                     self._prepare_soon()
             case JoinRun():
-                self._join()
+                self._run.join()
             case GreetRun():
                 self._greet(effect)
             case TellRun(message=message):
-                self._tell_run(message)
+                self._run.tell(message)
             case TellDigests(round=round, start=start, stop=stop):
-                self._tell_run(ResultApplied(round=round, digests=self._memory.digests(start, stop)))
+                self._run.tell(ResultApplied(round=round, digests=self._memory.digests(start, stop)))
             case EndGroup(failed=failed):
                 if self._over is not None and not self._over.done():
                     self._over.set_result(failed)
@@ -380,21 +394,10 @@ class Controller:
         work = asyncio.to_thread(self._planner.prepare, hello, present, places.free, places.without)
         self._keep(asyncio.get_running_loop().create_task(work))
 
-    def _join(self) -> None:
-        if self._run is not None:
-            self._run.join()
-            return
-        reason = "the script trains with other institutions, and no daemon was named for it"
-        asyncio.get_running_loop().call_soon(self._feed, RunLost(reason=reason, final=True))
-
     def _greet(self, effect: GreetRun) -> None:
         hello, layout = self._machine.hello, self._memory.layout
-        assert hello is not None and hello.run is not None and layout is not None and self._run is not None
+        assert hello is not None and hello.run is not None and layout is not None
         self._run.greet(greeting(effect, hello.run, layout.size_bytes), self._memory.descriptor)
-
-    def _tell_run(self, message: MemberMessage) -> None:
-        if self._run is not None:
-            self._run.tell(message)
 
     def _record(self, kind: str, reason: str, **fields: object) -> None:
         self._history.record(asyncio.get_running_loop().time(), kind, reason, fields)

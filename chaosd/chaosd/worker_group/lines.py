@@ -17,13 +17,13 @@ from pathlib import Path
 
 import msgspec
 
+from chaos_protocols.wire.worker import FiguresLogged
 from chaos_protocols.worker_group.messages import (
     ControllerMessage,
     GroupHello,
     WorkerMessage,
     encode,
     frame_size,
-    from_worker,
 )
 
 UNSENT_BYTES_MAX = 256 << 20
@@ -34,10 +34,14 @@ TOGETHER_MAX = 64
 
 HEADER_BYTES = 4
 
+_decoder: msgspec.msgpack.Decoder[WorkerMessage | FiguresLogged] = msgspec.msgpack.Decoder(
+    WorkerMessage | FiguresLogged
+)
+
 
 class WorkerLines:
     """`said`: is told what a worker says. `ended`: is told once whose line is over, with the reason where the worker
-    is to blame. `unread`: whose messages pile up."""
+    is to blame. `unread`: whose messages pile up. `logged`: figures of the script."""
 
     def __init__(
         self,
@@ -46,8 +50,9 @@ class WorkerLines:
         said: Callable[[int, WorkerMessage], None],
         ended: Callable[[int, str], None],
         unread: Callable[[int], None],
+        logged: Callable[[FiguresLogged], None] = lambda _: None,
     ) -> None:
-        self.token, self.said, self.ended, self.unread = token, said, ended, unread
+        self.token, self.said, self.ended, self.unread, self.logged = token, said, ended, unread, logged
         self.lines: dict[int, _Line] = {}
         self._server: asyncio.Server | None = None
         self._encoded: tuple[ControllerMessage, bytes] | None = None
@@ -152,17 +157,21 @@ class _Line(asyncio.Protocol):
             end = body + frame_size(received[at:body])
             if end > size:
                 break
-            self._heard(from_worker(received[body:end]))
+            self._heard(_decoder.decode(received[body:end]))
             at = end
         return at
 
-    def _heard(self, message: WorkerMessage) -> None:
+    def _heard(self, message: WorkerMessage | FiguresLogged) -> None:
+        if isinstance(message, FiguresLogged) and self._worker >= 0:
+            self._lines.logged(message)
+            return
         if self._worker < 0:
             if not isinstance(message, GroupHello) or not secrets.compare_digest(message.token, self._lines.token):
                 self.close()
                 return
             self._worker = message.worker
             self._lines.lines[self._worker] = self
+        assert not isinstance(message, FiguresLogged)
         self._lines.said(self._worker, message)
 
     def _over(self, reason: str) -> None:

@@ -89,6 +89,8 @@ class WorkerProcesses:
         """Running workers whose end was told: one of their processes has ended."""
         self._statms: dict[tuple[int, int], int] = {}
         """Of the running processes that were not seen dying."""
+        self._patience: asyncio.Timeout | None = None
+        """Of whoever waits for the end of all."""
         self._none = asyncio.Event()
         self._none.set()
 
@@ -136,11 +138,11 @@ class WorkerProcesses:
             os.close(self._statms.pop(one))
         return sorted(found)
 
-    def kill(self, worker: int) -> None:
-        """SIGKILL, to whatever it has started as well."""
+    def kill(self, worker: int, by: signal.Signals = signal.SIGKILL) -> None:
+        """To whatever it has started as well."""
         for process in self._running.get(worker, {}).values():
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(process.pid, by)
 
     def pid(self, worker: int) -> int:
         """Of a running worker, or of the first process of its device group."""
@@ -167,15 +169,24 @@ class WorkerProcesses:
         code = None if process is None else process.poll()
         return "" if code is None else _text(code)
 
-    async def finish(self, within_s: float) -> None:
-        """Wait until all have ended; kill those that take longer."""
+    async def finish(self, within_s: float | None) -> None:
+        """Wait until all have ended; kill those that take longer. None: they have as long as they want, unless
+        `hurry`."""
         self._later.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(within_s) as self._patience:
                 await self._none.wait()
         for worker in self._running:
             self.kill(worker)
         await self._none.wait()
+
+    def hurry(self, within_s: float) -> None:
+        """Those that `finish` waits for are told to end (SIGTERM), and have so many seconds from now on."""
+        if self._patience is None:
+            return
+        self._patience.reschedule(asyncio.get_running_loop().time() + within_s)
+        for worker in self._running:
+            self.kill(worker, signal.SIGTERM)
 
     def close(self) -> None:
         """Give the shared memory back."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,7 @@ import msgspec
 
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
 from chaos_protocols.wire.versions import NEWEST, OLDEST
-from chaos_protocols.wire.worker import WorkerHello, WorkerMessage, decode_from_daemon, encode
+from chaos_protocols.wire.worker import FiguresLogged, WorkerHello, WorkerMessage, decode_from_daemon, encode
 from chaos_protocols.worker_group.events import GreetRun, RunEvent, RunFound, RunLost, RunSaid
 from chaos_protocols.worker_group.messages import RunSpecs
 from chaosd.os_errors import explain
@@ -29,20 +30,26 @@ RECONNECT_S = 60.0
 CONNECT_S = 2.0
 """How long one is waited for that never was there."""
 
+NOT_NAMED = "the script trains with other institutions, and no daemon was named for it"
+
 
 class RunLine:
     """`path`: the daemon's worker socket; None: nobody has said which daemon."""
 
-    def __init__(self, path: Path, feed: Callable[[RunEvent], None]) -> None:
+    def __init__(self, path: Path | None, feed: Callable[[RunEvent], None]) -> None:
         self._path, self._feed = path, feed
         self._socket: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
-        self._was_there = False
+        self._was_there = self._greeted = False
 
     def join(self) -> None:
         """Connect anew; the answer is an event."""
         self.close()
-        self._task = asyncio.get_running_loop().create_task(self._talk())
+        loop = asyncio.get_running_loop()
+        if self._path is None:
+            loop.call_soon(self._feed, RunLost(reason=NOT_NAMED, final=True))
+        else:
+            self._task = loop.create_task(self._talk(self._path))
 
     def greet(self, hello: WorkerHello, descriptor: int) -> None:
         """The first frame; the descriptor of the shared memory travels with its first bytes."""
@@ -54,12 +61,20 @@ class RunLine:
             socket.send_fds(self._socket, [frame[:HEADER_BYTES]], [descriptor])
             self._socket.sendall(frame[HEADER_BYTES:])
             self._socket.setblocking(False)
+            self._greeted = True
 
     def tell(self, message: WorkerMessage) -> None:
         """Messages of some 100 bytes, of which a few are under way at most."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.sendall(encode(message))
+
+    def hand_on(self, figures: FiguresLogged) -> bool:
+        """Of use to people alone: False, and nothing is told, while there is no daemon, or one that does not read."""
+        if self._socket is None or not self._greeted or not select.select([], [self._socket], [], 0)[1]:
+            return False
+        self.tell(figures)
+        return True
 
     def close(self) -> None:
         """End the connection; the daemon takes that for the end of its worker."""
@@ -72,20 +87,21 @@ class RunLine:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self._greeted = False
 
-    async def _talk(self) -> None:
+    async def _talk(self, path: Path) -> None:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + (RECONNECT_S if self._was_there else CONNECT_S)
         while True:
             connection = socket.socket(socket.AF_UNIX)
             connection.setblocking(False)
             try:
-                await loop.sock_connect(connection, str(self._path))
+                await loop.sock_connect(connection, str(path))
                 break
             except OSError as error:
                 connection.close()
                 if loop.time() >= end_s:
-                    self._feed(RunLost(reason=no_daemon_text(self._path, error), final=True))
+                    self._feed(RunLost(reason=no_daemon_text(path, error), final=True))
                     return
             await asyncio.sleep(RETRY_INTERVAL_S)
         self._socket, self._was_there = connection, True

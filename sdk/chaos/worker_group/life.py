@@ -23,6 +23,7 @@ from chaos.worker_group.memory import RunMemory
 from chaos.worker_group.moving import move, pair, refresh
 from chaos.worker_group.session import Applied, Computed, Training, update
 from chaos.worker_group.vectors import Vectors
+from chaos_protocols.wire.worker import FiguresLogged
 from chaos_protocols.worker_group.messages import (
     VERSION,
     CommitStep,
@@ -134,6 +135,11 @@ class InGroup(ABC):
     def speaks(self) -> bool:
         """The holder of layer 0 that is lowest."""
         return self._order is not None and 0 in self._order.lowest and self.line.lane == 0
+
+    def log(self, figures: dict[str, float | None]) -> None:
+        """Figures of the script, for its operator, with the last round that this worker knows to be over."""
+        round = self._rounds.round_of(self._tag.step)
+        self.line.log(FiguresLogged(round=round, figures=figures))
 
     def failed(self, error: Exception) -> None:
         """The script raised: the others must know, since the same code would fail there too. If it was the device that

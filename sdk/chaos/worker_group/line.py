@@ -18,6 +18,8 @@ from time import perf_counter
 from typing import TypeAlias, TypeVar
 
 from chaos.worker_group.spans import SpanLog
+from chaos_protocols.wire.worker import FiguresLogged
+from chaos_protocols.wire.worker import encode as encode_logged
 from chaos_protocols.worker_group.messages import (
     CommitStep,
     Compute,
@@ -99,7 +101,13 @@ class ControlLine:
 
     def send(self, message: WorkerMessage) -> None:
         """Say something; the process ends if nobody hears it any more."""
-        frame = encode(message)
+        self._write(encode(message))
+
+    def log(self, figures: FiguresLogged) -> None:
+        """As a script of one process tells its daemon; the controller hands it on. It follows the hello."""
+        self._write(encode_logged(figures))
+
+    def _write(self, frame: bytes) -> None:
         try:
             with self._sending:
                 self._socket.sendall(frame)

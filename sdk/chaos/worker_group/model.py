@@ -234,6 +234,11 @@ class ParallelModel:
         return 0 if self._loader is None else self._loader.step
 
     @property
+    def together(self) -> TrainsTogether | None:
+        """This worker, once it trains with others under a controller."""
+        return self._session if isinstance(self._session, TrainsTogether) else None
+
+    @property
     def _every(self) -> int:
         """Local steps between two rounds; 0: each step is a round."""
         return 0 if self._mode is None else self._mode.plan.every

@@ -152,6 +152,11 @@ class Replicated:
         return self._replica is None or self._replica.speaks
 
     @property
+    def together(self) -> ReplicaTogether | None:
+        """This worker, once it trains with others under a controller."""
+        return self._replica if isinstance(self._replica, ReplicaTogether) else None
+
+    @property
     def round(self) -> int:
         """How many updates the state has."""
         return 0 if self._replica is None else self._replica.round
