@@ -32,7 +32,7 @@ WELL = frozenset({TRAINS, WAITS})
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WorkerRow:
     """What is shown of one worker, or of several: `worker` is their number, or numbers (`0-996:4`: every fourth from 0
     to 996), `process` the id of its process, or how many they are, as `(250)`."""
 
@@ -45,7 +45,7 @@ class Row:
     doing: str
 
 
-def rows_of(view: GroupView, now: float, *, each: bool = False) -> list[Row]:
+def rows_of(view: GroupView, now: float, *, each: bool = False) -> list[WorkerRow]:
     """The rows of a worker group, in the order in which they are shown. `now`: seconds since 1970; `each`: every worker
     has its own, however many there are."""
     if each or len(view.workers) <= EACH_MAX:
@@ -114,14 +114,14 @@ def _kind(device: str) -> str:
     return device.partition(":")[0]
 
 
-def _row(alike: Sequence[WorkerView], now: float, *, all_ranges: bool = False) -> Row:
+def _row(alike: Sequence[WorkerView], now: float, *, all_ranges: bool = False) -> WorkerRow:
     one, several = alike[0], len(alike) > 1
     doing = one.doing
     if several:
         words = Counter(each.doing for each in alike if each.doing).most_common()
         doing = ", ".join(f"{word} {count}" for word, count in words[:DOING_MAX])
         doing += ", ..." if len(words) > DOING_MAX else ""
-    return Row(
+    return WorkerRow(
         worker=_numbers(alike, all_ranges=all_ranges),
         process=f"({len(alike)})" if several else str(one.pid),
         device=_devices(alike),

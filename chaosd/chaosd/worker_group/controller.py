@@ -125,17 +125,11 @@ class Controller:
         self._environment = dict(environment or {})
         self._command, self._local, self._launch = list(command), (workers + spares) * group_size, launch
         self._group_size, self._placement = group_size, placement
-        self._suspicion = Suspicion(failure_timeout_s)
-        self._store = GroupStore()
+        self._suspicion, self._store = Suspicion(failure_timeout_s), GroupStore()
         self._run = RunLine(daemon, self._feed)
         self._figures = LoggedFigures(self._run.hand_on)
-        self._lines = WorkerLines(
-            self._token,
-            said=self._received,
-            ended=self._line_ended,
-            unread=lambda worker: self._processes.kill(worker),  # noqa: PLW0108 - made later
-            logged=self._figures.take,
-        )
+        said, ended, logged = self._received, self._line_ended, self._figures.take
+        self._lines = WorkerLines(self._token, said=said, ended=ended, unread=self._kill, logged=logged)
         self._exits, self._dying = dict[int, str](), set[int]()
         self._cycles = CyclesLater()
         self._feedback = Feedback(planner, timed)
@@ -223,6 +217,9 @@ class Controller:
     def _started(self, worker: int) -> None:
         device = self._processes.placement.of(worker)
         self._record("worker-started", "", worker=worker, pid=self._processes.pid(worker), device=device)
+
+    def _kill(self, worker: int) -> None:
+        self._processes.kill(worker)
 
     def _process_ended(self, worker: int, reason: str) -> None:
         """Its last words may still lie in its socket, whose end follows; a child of it may hold that open."""

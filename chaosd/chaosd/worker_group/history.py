@@ -94,7 +94,8 @@ class GroupHistory:
 
     def __init__(self, told: Callable[[Happened], None], followers: Sequence[Takes] = ()) -> None:
         self.paces, self.troubles = StepPaces(), Troubles()
-        self._told, self._followers = told, (self.paces, self.troubles, *followers)
+        self._told = told
+        self._followers: Sequence[Takes] = (self.paces, self.troubles, *followers)
         self._recovery = RecoveryTimes()
 
     def record(self, at_s: float, kind: str, reason: str, fields: Mapping[str, object]) -> None:
