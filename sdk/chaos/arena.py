@@ -24,6 +24,7 @@ import psutil
 from numpy.typing import NDArray
 
 from chaos.errors import SharedMemoryTooSmall
+from chaos.pinning import pin
 from chaos_protocols.wire.arena import ArenaLayout, arena_layout
 
 Bytes = NDArray[np.uint8]
@@ -62,6 +63,7 @@ class WorkerArena:
                 raise SharedMemoryTooSmall(_too_small(wanted, have)) from error
             raise
         whole: Bytes = np.frombuffer(self._map, dtype=np.uint8)
+        self._unpin = pin(whole)
         layout = self.layout
         self.contribution = whole[layout.contribution_offset : layout.contribution_offset + contribution_bytes]
         self.result = whole[layout.result_offset : layout.result_offset + contribution_bytes]
@@ -71,6 +73,7 @@ class WorkerArena:
         """Give the memory back; safe to call twice."""
         if self._map is None:
             return
+        self._unpin()
         os.close(self.fd)
         empty: Bytes = np.empty(0, dtype=np.uint8)
         self.contribution = self.result = self.state = empty

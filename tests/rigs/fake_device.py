@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -80,10 +81,16 @@ class Event:
     def __init__(self, **_: Any) -> None:
         self.stream: Stream | None = None
         self.ticket = 0
+        self.at_s = 0.0
 
     def record(self, stream: Stream | None = None) -> None:
         self.stream = _state.current if stream is None else stream
         self.ticket = self.stream.ticket
+        self.at_s = perf_counter()
+
+    def elapsed_time(self, other: Event) -> float:
+        """In milliseconds: of a device that computes at once."""
+        return (other.at_s - self.at_s) * 1000
 
     def synchronize(self) -> None:
         COUNTS["waits"] += 1

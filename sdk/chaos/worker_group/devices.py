@@ -15,15 +15,24 @@ import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
+from time import perf_counter
 from typing import Any
 
 import torch
 
 from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
 
+PASSES_AHEAD = 2
+"""That an accelerator may have before it. A worker says what it does when it begins it, and is suspected where that
+takes too long, so its words must not be further ahead of its device; with two the device always has one to go on with.
+"""
+
 
 class Device(ABC):
     """What a worker computes on."""
+
+    passes_ahead = 0
+    """How many may be under way while the worker begins the next one."""
 
     def __init__(self, name: torch.device) -> None:
         self.name = name
@@ -43,6 +52,14 @@ class Device(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Wait until all that was begun is done: for clocks."""
+
+    @abstractmethod
+    def mark(self) -> Any:
+        """Between what was begun before and what is begun afterwards."""
+
+    @abstractmethod
+    def seconds_between(self, first: Any, last: Any) -> float:
+        """From one mark to a later one, for which this waits."""
 
     @abstractmethod
     def memory_bytes(self) -> int:
@@ -83,6 +100,12 @@ class Processor(Device):
     def synchronize(self) -> None:
         """Nothing runs beside the caller."""
 
+    def mark(self) -> float:
+        return perf_counter()
+
+    def seconds_between(self, first: float, last: float) -> float:
+        return last - first
+
     def memory_bytes(self) -> int:
         """Of the machine's, as much as the others on it may have as well."""
         workers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -103,6 +126,8 @@ HOST = Processor()
 
 class Accelerator(Device):
     """One that torch has a module for, with streams, events and a generator."""
+
+    passes_ahead = PASSES_AHEAD
 
     def __init__(self, name: torch.device, module: Any) -> None:
         super().__init__(name)
@@ -147,8 +172,26 @@ class Accelerator(Device):
         tensor.record_stream(self._arriving)
         self._under_way.append((done, host))
 
+    def moved(self, value: Any) -> Any:
+        """Through pinned memory, where that is to be had: a plain copy would wait for all that was begun before."""
+        if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or not self._pins:
+            return super().moved(value)
+        host = value.contiguous().pin_memory()
+        there = torch.empty_like(host, device=self.name)
+        self.arrive(host, there)
+        return there
+
     def synchronize(self) -> None:
         self._module.synchronize(self.name)
+
+    def mark(self) -> Any:
+        made = self._module.Event(enable_timing=True)
+        made.record(self._module.current_stream(self.name))
+        return made
+
+    def seconds_between(self, first: Any, last: Any) -> float:
+        last.synchronize()
+        return float(first.elapsed_time(last)) / 1000
 
     def memory_bytes(self) -> int:
         """What is free, and what this process has of it already."""

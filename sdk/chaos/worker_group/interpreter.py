@@ -1,7 +1,8 @@
 """Executes a worker's stream: one loop, no decisions.
 
-Each layer is a graph of its own: what enters it is cut off from the graph before. So its gradients have the same bits
-wherever the boundaries of stages lie, and whoever runs the layer before it.
+The layers of a worker are one graph, cut off from what enters the first. Its gradients have the bits that each layer
+has by itself (`backward`), so they are the same wherever the boundaries of stages lie, and whoever runs the layer
+before.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
 import torch
 
+from chaos.worker_group.backward import gradients_of
 from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.groups import Groups, Receipt
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.moving import pair
+from chaos.worker_group.passes import Passes, numbers
 from chaos.worker_group.seeding import seed_of, seeded
 from chaos.worker_group.spans import SpanLog
 from chaos.worker_group.summing import StepSums, private, whole
@@ -28,13 +32,6 @@ from chaos_protocols.worker_group.suspicion import Work
 AHEAD = 2
 """Receives that are posted at each peer before they are needed: its message comes while this worker computes, and has
 not to ask for a place first."""
-
-WORK_OF = {
-    "forward": Work.FORWARD,
-    "backward": Work.BACKWARD,
-    "waiting": Work.WAITING,
-    "summing": Work.SUMMING,
-}
 
 Loss = Callable[[Any, Any], torch.Tensor]
 MicroBatch = Callable[[int], tuple[Any, Any]]
@@ -74,7 +71,7 @@ class Task:
 
 @dataclass(slots=True)
 class _Pass:
-    """What one layer keeps of one micro-batch from its forward to its backward pass."""
+    """What a run of layers keeps of one micro-batch from its forward to its backward pass."""
 
     entered: torch.Tensor
     left: torch.Tensor
@@ -88,7 +85,9 @@ class StepRun:
         held = task.layers[task.share.first_layer : task.share.last_layer]
         self.sums = StepSums(held, task.micro_batches)
         self.losses: dict[int, float] = {}
-        self.seconds: dict[str, float] = {"forward": 0.0, "backward": 0.0, "waiting": 0.0, "summing": 0.0}
+        self.seconds: dict[str, float] = {"waiting": 0.0, "summing": 0.0}
+        self._losses: dict[int, torch.Tensor] = {}
+        self._computing = Passes(task.device, task.spans)
         self._passes: dict[tuple[int, int], _Pass] = {}
         self._values: dict[Message, torch.Tensor] = {}
         self._samples: dict[int, tuple[Any, Any]] = {}
@@ -104,50 +103,59 @@ class StepRun:
             for _ in range(min(self._ahead, len(expected))):
                 self._post(peer)
         for instruction in self._task.share.stream:
-            began_s = perf_counter()
             if self._order:
                 self._begin_before(event_of(self._task.me, instruction))
             match instruction:
                 case ForwardPass(g, first, last):
                     self._doing(Work.FORWARD)
+                    mark = self._computing.mark()
                     self._forward(g, first, last)
-                    self._task.device.synchronize()
-                    kind = "forward"
+                    self._computing.add(Work.FORWARD, g, mark)
                 case BackwardPass(g, first, last):
                     self._doing(Work.BACKWARD)
+                    mark = self._computing.mark()
                     self._backward(g, first, last)
-                    self._task.device.synchronize()
-                    kind = "backward"
+                    self._computing.add(Work.BACKWARD, g, mark)
                 case SendMessage(message, peer):
-                    self._send(message, peer)
-                    kind = "waiting"
+                    self._computing.wait()  # what is sent must be there: the time is the pass's
+                    self._timed(Work.WAITING, partial(self._send, message, peer))
                 case ReceiveMessage(message, peer):
-                    self._receive(message, peer)
-                    kind = "waiting"
+                    self._timed(Work.WAITING, partial(self._receive, message, peer))
                 case Sum() as total:
+                    self._computing.wait()
                     self._doing(Work.SUMMING)
-                    assert self._task.groups is not None
-                    self.sums.close(total, self._task.me, self._task.groups, self._waits)
-                    kind = "summing"
-            ended_s = perf_counter()
-            self.seconds[kind] += ended_s - began_s
-            if self._task.spans is not None:
-                micro_batch = instruction.micro_batch if isinstance(instruction, ForwardPass | BackwardPass) else -1
-                self._task.spans.add(WORK_OF[kind], began_s, ended_s, micro_batch)
+                    self._timed(Work.SUMMING, partial(self._sum, total))
+        self._computing.wait()
+        self.seconds |= {work.name.lower(): took_s for work, took_s in self._computing.seconds.items()}
+        self.losses = dict(zip(self._losses, numbers(list(self._losses.values())), strict=True))
 
-    def squares(self, layer: int) -> float:
-        """The sum of the squares of a layer's summed gradient."""
-        return self._task.layers[layer].squares(self.sums.total(layer))
+    def squares(self, layers: Sequence[int]) -> tuple[tuple[int, float], ...]:
+        """Each of these layers, and the sum of the squares of its summed gradient."""
+        found = [self._task.layers[layer].squared(self.sums.total(layer)) for layer in layers]
+        return tuple(zip(layers, numbers(found), strict=True))
+
+    def _timed(self, work: Work, call: Callable[[], None]) -> None:
+        began_s = perf_counter()
+        call()
+        ended_s = perf_counter()
+        self.seconds[work.name.lower()] += ended_s - began_s
+        if self._task.spans is not None:
+            self._task.spans.add(work, began_s, ended_s)
+
+    def _sum(self, total: Sum) -> None:
+        assert self._task.groups is not None
+        self.sums.close(total, self._task.me, self._task.groups, self._waits)
 
     # ---- passes
 
     def _forward(self, g: int, first: int, last: int) -> None:
         task = self._task
         value = self._sample(g)[0] if first == 0 else self._values.pop(Message(False, g, first))
-        for layer in task.layers[first:last]:
-            entered = _leaf(value)
-            left = self._apply(layer, entered, g)
-            self._passes[g, layer.index] = _Pass(entered, left)
+        for run in runs_of(task.layers[first:last]):
+            entered = left = _leaf(value)
+            for layer in run:
+                left = self._apply(layer, left, g)
+            self._passes[g, run[0].index] = _Pass(entered, left)
             value = left.detach()
         if last < len(task.layers):
             self._values[Message(False, g, last)] = value
@@ -158,7 +166,7 @@ class StepRun:
         self._samples.pop(g, None)
         if loss.dim() != 0:
             raise ValueError(f"loss= gave a tensor of shape {tuple(loss.shape)}; it must be the mean, one number")
-        self.losses[g] = float(loss.detach())
+        self._losses[g] = loss.detach().clone()  # a script may add up in place
         (gradient,) = torch.autograd.grad(loss, output)
         self._values[Message(True, g, last)] = gradient
 
@@ -177,19 +185,25 @@ class StepRun:
 
     def _backward(self, g: int, first: int, last: int) -> None:
         gradient: torch.Tensor | None = self._values.pop(Message(True, g, last))
-        for layer in reversed(self._task.layers[first:last]):
-            kept = self._passes.pop((g, layer.index))
-            parameters = self._trained[layer.index]
-            found: Sequence[torch.Tensor | None] = ()
-            onto = self.sums.left_of(layer.index, g) if layer.adds else None
-            if (kept.entered.requires_grad or parameters) and gradient is not None and kept.left.requires_grad:
-                gradient, found = layer.gradients(kept.entered, kept.left, gradient, onto)
+        for run in reversed(runs_of(self._task.layers[first:last])):
+            kept = self._passes.pop((g, run[0].index))
+            parameters = [self._trained[layer.index] for layer in run]
+            found: Sequence[Sequence[torch.Tensor | None]] = [()] * len(run)
+            onto = [self.sums.left_of(layer.index, g) if layer.adds else None for layer in run]
+            if (kept.entered.requires_grad or any(parameters)) and gradient is not None and kept.left.requires_grad:
+                if run[0].adds:
+                    gradient, found = gradients_of(parameters, kept.entered, kept.left, gradient, onto)
+                else:
+                    gradient, of_layer = run[0].gradients(kept.entered, kept.left, gradient)
+                    found = [of_layer]
             else:
                 gradient = None
-            if onto is None:
-                self.sums.leaf(layer.index, g, private(whole(parameters, found), gradient))
-            else:
-                self.sums.pair(layer.index, g, onto)
+            wholes = [whole(*each) for each in zip(parameters, found, strict=True)]
+            for layer, there, own in zip(run, onto, private(wholes, gradient), strict=True):
+                if there is None:
+                    self.sums.leaf(layer.index, g, own)
+                else:
+                    self.sums.pair(layer.index, g, there)
         if first > 0:
             boundary = self._task.boundaries[first]
             value = (
@@ -250,6 +264,17 @@ class StepRun:
 
     def _waits(self, peer: int) -> None:
         self._doing(Work.WAITING, peer)
+
+
+def runs_of(layers: Sequence[Layer]) -> list[list[Layer]]:
+    """Layers whose backward passes are one, in order: those that can; any other is by itself."""
+    found: list[list[Layer]] = []
+    for layer in layers:
+        if found and layer.adds and found[-1][0].adds:
+            found[-1].append(layer)
+        else:
+            found.append([layer])
+    return found
 
 
 def _leaf(value: Any) -> torch.Tensor:

@@ -22,6 +22,7 @@ from chaos.frameworks.torch_buffers import ModelBuffer
 from chaos.frameworks.torch_names import buffers_of
 from chaos.frameworks.torch_state import TensorItem
 from chaos.sync.local_steps import DiLoCo
+from chaos.worker_group.backward import gradients_of
 from chaos.worker_group.local_layers import LocalPhase
 
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -96,14 +97,14 @@ class HeldPart(ABC):
     def gradient_dtype(self) -> torch.dtype:
         """In which its gradient is summed."""
 
-    def squares(self, gradient: torch.Tensor) -> float:
-        """The sum of the squares of its gradient."""
+    def squared(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The sum of the squares of its gradient: one number, on the gradient's device."""
         wide = gradient.double()
-        return float(torch.dot(wide, wide))
+        return torch.dot(wide, wide)
 
     def whole_squares(self, gradient: torch.Tensor) -> float:
         """The same of the gradient of all processes that share it."""
-        return self.squares(gradient)
+        return float(self.squared(gradient))
 
     @property
     def items(self) -> Sequence[StateItem]:
@@ -156,7 +157,7 @@ class Layer(HeldPart):
         self.phase: LocalPhase | None = None  # of a mode with local steps
         self._framework: TorchFramework | None = None
         self._all = list(module.parameters())
-        self.adds = True  # whether its backward pass can add to gradients that are there
+        self.adds = True  # its backward pass can add to gradients that are there, and be one with its neighbours'
         self._plain: list[TensorItem] = []
         self.stepped: list[torch.nn.Parameter] = []
         """Its parameters in the order of its optimizer."""
@@ -217,15 +218,8 @@ class Layer(HeldPart):
     ) -> tuple[torch.Tensor | None, Sequence[torch.Tensor | None]]:
         """Its backward pass: the gradients of what entered, where that has one, and of the trained parameters; these
         are added to `onto`, in its memory."""
-        parameters = self.parameters
-        for at, parameter in enumerate(parameters):
-            parameter.grad = onto[at] if onto else None
-        backward(left, gradient)
-        found = [parameter.grad for parameter in parameters]
-        for parameter in parameters:
-            parameter.grad = None
-        into, entered.grad = entered.grad, None
-        return into, found
+        into, found = gradients_of([self.parameters], entered, left, gradient, [onto])
+        return into, found[0]
 
     def parameters_now(self) -> torch.Tensor:
         """A copy of parameters and buffers, as bytes."""
@@ -339,16 +333,6 @@ def scheduled(optimizer: torch.optim.Optimizer, schedule: MakeScheduler | None) 
             "scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, ...)"
         )
     return {"scheduler": made}
-
-
-def backward(left: torch.Tensor, gradient: torch.Tensor) -> None:
-    """`left.backward(gradient)`, for a gradient of the right shape.
-
-    The library's own way there costs 25 us a call on its checks, of 400 us that a small layer takes; the engine checks
-    the shape as well."""
-    torch.autograd.Variable._execution_engine.run_backward(
-        (left,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True
-    )
 
 
 def _copy_of(items: Sequence[StateItem], size_bytes: int) -> torch.Tensor:

@@ -170,7 +170,7 @@ class InGroup(ABC):
             for layer in (self._training.parts[index] for index in order.lowest):
                 summed = run is not None and layer.parameters
                 self._memory.give(layer, run.sums.total(layer.index) / loader.micro_batches if run and summed else None)
-        squares = () if run is None else tuple((layer, run.squares(layer)) for layer in order.lowest)
+        squares = () if run is None else run.squares(order.lowest)
         losses = () if run is None else tuple(sorted(run.losses.items()))
         self._stand(StepPhase.REDUCED)
         line.doing(Work.WAITING)

@@ -7,12 +7,14 @@ one more, for the piece of the state that is digested after a round.
 from __future__ import annotations
 
 import mmap
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from chaos.frameworks.base import Bytes
+from chaos.pinning import pin
 from chaos.worker_group.layers import HeldPart
 from chaos.worker_group.vectors import Vectors
 from chaos_protocols.rounds.state_check import piece_bytes
@@ -29,6 +31,7 @@ class RunMemory:
         check_bytes = piece_bytes(vectors.state.size_bytes)
         self._map = mmap.mmap(descriptor, layout.size_bytes + check_bytes)
         whole: Bytes = np.frombuffer(self._map, dtype=np.uint8)
+        weakref.finalize(self, pin(whole)).atexit = False
         size = vectors.contribution.size_bytes
         self._contribution = whole[layout.contribution_offset : layout.contribution_offset + size]
         self._result = whole[layout.result_offset : layout.result_offset + size]

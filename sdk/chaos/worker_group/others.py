@@ -66,7 +66,7 @@ class LayersSession:
         """There are no gradients to look at between two rounds."""
 
     def apply(self, vector: Bytes, round: int) -> None:
-        squares = [layer.squares(self._vectors.gradient(vector, layer.index)) for layer in self._layers]
+        squares = [layer.whole_squares(self._vectors.gradient(vector, layer.index)) for layer in self._layers]
         self.norm = math.sqrt(sum(squares))
         factor = clip_factor(self.norm, self._clip_norm)
         for layer in self._layers:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -20,10 +20,13 @@ from chaos.phase import Phase
 from chaos.sync.base import Due, Part
 from chaos.sync.every_step import EveryStepSession
 from chaos.sync.notes import Agreed
+from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.groups import GroupFailed, Groups
 from chaos.worker_group.life import InGroup
 from chaos.worker_group.line import GenerationEnded, GroupEnded
+from chaos.worker_group.passes import Passes
 from chaos.worker_group.session import Training, update
+from chaos.worker_group.spans import SpanLog
 from chaos.worker_group.summing import StepSums
 from chaos.worker_group.vectors import Vectors
 from chaos.worker_group.whole import WholeModel
@@ -49,15 +52,29 @@ class WholeTraining(Training):
 class ReplicaRun:
     """One step of a replica: `due` are the micro-batches that it has still to compute, in order."""
 
-    def __init__(self, whole: WholeModel, micro_batches: int, due: Sequence[int]) -> None:
+    def __init__(
+        self,
+        whole: WholeModel,
+        micro_batches: int,
+        due: Sequence[int],
+        device: Device = HOST,
+        spans: SpanLog | None = None,
+    ) -> None:
         self.sums = StepSums([whole], micro_batches)
         self.losses: dict[int, float] = {}
-        self.seconds = {"forward": 0.0, "backward": 0.0, "waiting": 0.0, "summing": 0.0}
+        self.computing = Passes(device, spans)
+        self.summing_s = 0.0
         self.due = deque(due)
         self._whole = whole
 
-    def squares(self, layer: int) -> float:
-        return self._whole.squares(self.sums.total(layer))
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By kind of work, of what is over."""
+        passes = {work.name.lower(): took_s for work, took_s in self.computing.seconds.items()}
+        return {**passes, "waiting": 0.0, "summing": self.summing_s}
+
+    def squares(self, layers: Sequence[int]) -> tuple[tuple[int, float], ...]:
+        return tuple((layer, float(self._whole.squared(self.sums.total(layer)))) for layer in layers)
 
     def take(self, loss: float) -> None:
         """The script has computed the first one that is due."""
@@ -137,7 +154,7 @@ class ReplicaAlone:
 
     def _complete(self, run: ReplicaRun) -> None:
         reduced = Reduced(
-            generation=0, step=self.round, squares=((0, run.squares(0)),), losses=tuple(sorted(run.losses.items()))
+            generation=0, step=self.round, squares=run.squares([0]), losses=tuple(sorted(run.losses.items()))
         )
         self._collector.take_reduced(0, reduced)
         try:
@@ -244,8 +261,9 @@ class ReplicaTogether(InGroup):
         self._whole = training.whole
         self._built: tuple[PlanOrder, Groups] | None = None
         self._computing: ReplicaRun | None = None
-        self._handed_s = self._turned_s = 0.0
-        """When the script was dealt its micro-batch, and when the forward pass was over."""
+        self._handed: Any = None
+        self._turned: Any = None
+        """Marks of the device: the script was dealt its micro-batch; the forward pass was over, None: none was seen."""
 
     @property
     def round(self) -> int:
@@ -270,12 +288,11 @@ class ReplicaTogether(InGroup):
                 raise GenerationEnded
             micro_batch = run.due[0]
             run.take(loss)
-            now_s = perf_counter()
-            turned_s = max(self._handed_s, self._turned_s)  # no forward pass was seen: all is told as backward
-            run.seconds["forward"] += turned_s - self._handed_s
-            run.seconds["backward"] += now_s - turned_s
-            self.line.spans.add(Work.FORWARD, self._handed_s, turned_s, micro_batch)
-            self.line.spans.add(Work.BACKWARD, turned_s, now_s, micro_batch)
+            if self._turned is None:  # all is told as backward
+                self._turned = self._handed
+            else:
+                run.computing.between(Work.FORWARD, micro_batch, self._handed, self._turned)
+            run.computing.add(Work.BACKWARD, micro_batch, self._turned)
             if not run.due:
                 self._close_step(run)
         except (GenerationEnded, GroupFailed) as error:
@@ -285,7 +302,7 @@ class ReplicaTogether(InGroup):
 
     def doing(self, work: Work) -> None:
         if work is Work.BACKWARD:
-            self._turned_s = perf_counter()
+            self._turned = self._training.device.mark()
         self.line.doing(work)
 
     def _dealt(self) -> tuple[int, int] | None:
@@ -297,27 +314,28 @@ class ReplicaTogether(InGroup):
             self.line.check()
             run = self._computing = self._computing or self._begin()
             if run.due:
-                self._handed_s = perf_counter()
+                self._handed, self._turned = run.computing.mark(), None
                 return self._tag.step, run.due[0]
             self._close_step(run)  # nothing of this step was for this worker
 
     def _begin(self) -> ReplicaRun:
         assert self._built is not None
         due = [each.micro_batch for each in self._built[0].share.stream if isinstance(each, ForwardPass)]
-        return ReplicaRun(self._whole, self._training.loader.micro_batches, due)
+        return ReplicaRun(self._whole, self._training.loader.micro_batches, due, self._training.device, self.line.spans)
 
     def _close_step(self, run: ReplicaRun) -> None:
         assert self._built is not None
         order, groups = self._built
         self._run, self._computing = run, None
         waits: Callable[[int], None] = lambda peer: self._doing(Work.WAITING, peer)  # noqa: E731
+        run.computing.wait()
         began_s = perf_counter()
         for each in order.share.stream:
             if isinstance(each, Sum):
                 self._doing(Work.SUMMING)
                 run.sums.close(each, self.line.worker, groups, waits)
         ended_s = perf_counter()
-        run.seconds["summing"] += ended_s - began_s
+        run.summing_s += ended_s - began_s
         self.line.spans.add(Work.SUMMING, began_s, ended_s)
         self._reduced(run, 0)
 

@@ -88,10 +88,14 @@ class Computed(Protocol):
 
     sums: StepSums
     losses: dict[int, float]
-    seconds: dict[str, float]
 
-    def squares(self, layer: int) -> float:
-        """The sum of the squares of a layer's summed gradient."""
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By kind of work."""
+        ...
+
+    def squares(self, layers: Sequence[int]) -> tuple[tuple[int, float], ...]:
+        """Each of these layers, and the sum of the squares of its summed gradient."""
         ...
 
 
@@ -147,7 +151,7 @@ class TrainsAlone:
         step, loader = self._collector.step, self._training.loader
         run = StepRun(self._task, step, lambda g: pair_of(loader.micro_batch(step, g)), lambda work, peer=-1: None)
         run.run()
-        squares = tuple((layer.index, run.squares(layer.index)) for layer in self._training.layers)
+        squares = run.squares([layer.index for layer in self._training.layers])
         self._collector.take_reduced(
             0, Reduced(generation=0, step=step, squares=squares, losses=tuple(sorted(run.losses.items())))
         )

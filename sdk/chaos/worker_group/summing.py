@@ -11,6 +11,7 @@ they are, and copied once, when a flat vector is wanted.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -61,7 +62,7 @@ class StepSums:
     def total(self, layer: int) -> torch.Tensor:
         """The flat sum of a layer: closed, or complete here because nobody else holds it."""
         if layer not in self._closed:
-            self._closed[layer] = _flat(self._trees[layer].total())
+            self._closed[layer] = _flat(self._trees[layer].total(), self._device)
         return self._closed[layer]
 
     def close(self, total: Sum, me: int, groups: Groups, doing: Callable[[int], None]) -> None:
@@ -161,17 +162,19 @@ def whole(parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor |
     return [part.to(widest) for part in parts]
 
 
-def private(parts: Parts, passed_on: torch.Tensor | None = None) -> Parts:
-    """These gradients, in memory that none of them shares with another one or with the gradient that is `passed_on`, as
-    views may: where a layer adds a parameter to what enters, both have the gradient of the sum."""
-    memory = {part.untyped_storage().data_ptr() for part in parts}
-    if len(memory) < len(parts) or (passed_on is not None and passed_on.untyped_storage().data_ptr() in memory):
-        return [part.clone() for part in parts]
-    return parts
+def private(gradients: Sequence[Parts], passed_on: torch.Tensor | None = None) -> Sequence[Parts]:
+    """The gradients of some layers, in memory that none of them shares with another one or with the gradient that is
+    `passed_on`, as views may: where a layer adds a parameter to what enters, both have the gradient of the sum."""
+    used = Counter(part.untyped_storage().data_ptr() for parts in gradients for part in parts)
+    if passed_on is not None:
+        used[passed_on.untyped_storage().data_ptr()] += 1
+    if used.total() == len(used):
+        return gradients
+    return [[part.clone() if used[part.untyped_storage().data_ptr()] > 1 else part for part in p] for p in gradients]
 
 
-def _flat(parts: Parts) -> torch.Tensor:
-    return torch.cat([part.reshape(-1) for part in parts]) if parts else torch.empty(0)
+def _flat(parts: Parts, device: torch.device) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in parts]) if parts else torch.empty(0, device=device)
 
 
 def _add_all(left: Parts, right: Parts) -> Parts:

@@ -64,7 +64,7 @@ class TensorParallelLayer(ShardedLayer):
         local: torch.Tensor = found.to_local()
         return local.clone() if isinstance(local, AsyncCollectiveTensor) else local
 
-    def squares(self, gradient: torch.Tensor) -> float:
+    def squared(self, gradient: torch.Tensor) -> torch.Tensor:
         """Those of the pieces, and in the first process of what all have alike: lanes are added up."""
         parts = torch.split(gradient, [piece.numel() for piece in self.parameters])
         counted = [
@@ -72,10 +72,10 @@ class TensorParallelLayer(ShardedLayer):
             for piece, part in zip(self.parameters, parts, strict=True)
             if self._mesh.get_local_rank() == 0 or _is_cut(self._cut[piece])
         ]
-        return super().squares(torch.cat(counted)) if counted else 0.0
+        return super().squared(torch.cat(counted) if counted else gradient[:0])
 
     def whole_squares(self, gradient: torch.Tensor) -> float:
-        return super().squares(gradient)
+        return float(super().squared(gradient))
 
     def _check_alike(self, into: torch.Tensor | None, found: Sequence[torch.Tensor | None]) -> None:
         """Raises ValueError, in all processes, where the same gradient has not the same bits in all of them."""

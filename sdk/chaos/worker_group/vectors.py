@@ -21,6 +21,8 @@ from chaos.worker_group.pieces import LanePieces
 from chaos_protocols.wire.state_spec import Item, state_spec
 from chaos_protocols.wire.worker import ContributionSpec
 
+HOST = torch.device("cpu")
+
 
 class Vectors(ABC):
     """What is given to a round, and the state, for parts of a model. `state`, `contribution`: their layouts."""
@@ -47,8 +49,8 @@ class Vectors(ABC):
         trained."""
 
     @abstractmethod
-    def gradient(self, vector: Bytes, part: int) -> torch.Tensor:
-        """The gradient that the vector has of a part, flat."""
+    def gradient(self, vector: Bytes, part: int, device: torch.device = HOST) -> torch.Tensor:
+        """The gradient that the vector has of a part, flat, on this device."""
 
     def whole_gradient(self, vector: Bytes, part: int) -> torch.Tensor:
         """The same of all processes that share the part."""
@@ -57,7 +59,7 @@ class Vectors(ABC):
     def update(self, vector: Bytes, part: HeldPart, factor: float, round: int) -> None:
         """Apply what the vector has of a part: its state becomes that of the end of `round`."""
         if part.parameters:
-            part.update(self.gradient(vector, part.index) * factor, round)
+            part.update(self.gradient(vector, part.index, part.device) * factor, round)
 
     def write(self, region: Bytes, part: HeldPart) -> None:
         """Copy a part's state into the region of the whole one."""
@@ -134,11 +136,11 @@ class LayerVectors(Vectors):
         for span, buffer in zip(self._layout.buffers[part.index], part.buffers(), strict=True):
             span.view(vector).copy_(checked(buffer).reshape(-1))
 
-    def gradient(self, vector: Bytes, part: int) -> torch.Tensor:
-        return _together(vector, self._gradients[part])
+    def gradient(self, vector: Bytes, part: int, device: torch.device = HOST) -> torch.Tensor:
+        return _together(vector, self._gradients[part], device)
 
     def whole_gradient(self, vector: Bytes, part: int) -> torch.Tensor:
-        return _together(vector, self._layout.gradients[part])
+        return _together(vector, self._layout.gradients[part], HOST)
 
     def update(self, vector: Bytes, part: HeldPart, factor: float, round: int) -> None:
         assert isinstance(part, Layer)
@@ -189,5 +191,7 @@ class LocalVectors(LayerVectors):
             yield at, slice(span.start, span.stop)
 
 
-def _together(vector: Bytes, spans: Sequence[VectorSpan]) -> torch.Tensor:
-    return torch.cat([span.view(vector).reshape(-1) for span in spans]) if spans else torch.empty(0)
+def _together(vector: Bytes, spans: Sequence[VectorSpan], device: torch.device) -> torch.Tensor:
+    """Copied part by part: where the vector is pinned, that is how a device takes it fastest."""
+    parts = [span.view(vector).reshape(-1).to(device) for span in spans]
+    return torch.cat(parts) if parts else torch.empty(0, device=device)

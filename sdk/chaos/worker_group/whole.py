@@ -19,7 +19,7 @@ from chaos.sync.every_step import EveryStepSession
 from chaos.worker_group.layers import HeldPart
 from chaos.worker_group.layout import ItemBytes
 from chaos.worker_group.summing import Parts, private, whole
-from chaos.worker_group.vectors import Vectors
+from chaos.worker_group.vectors import HOST, Vectors
 
 
 class WholeModel(HeldPart):
@@ -38,6 +38,7 @@ class WholeModel(HeldPart):
         self._gradients = _runs([(slot.count, slot.kind is SlotKind.PARAMETER) for slot in slots])
         self._plain = framework.plain_parameters() if isinstance(framework, TorchFramework) else []
         """Whose gradients are taken and given as they are; none: everything is copied, through these."""
+        self._dtypes = {parameter.dtype for parameter in self._plain}
         self.device = self._plain[0].device if self._plain else self.device
         size_bytes = 0 if self._plain else session.contribution.size_bytes
         self._given: Bytes = np.zeros(size_bytes, dtype=np.uint8)
@@ -62,9 +63,10 @@ class WholeModel(HeldPart):
         """float64 for a model with buffers or parameters of float64."""
         return torch.float64 if self._wide else torch.float32
 
-    def squares(self, gradient: torch.Tensor) -> float:
+    def squared(self, gradient: torch.Tensor) -> torch.Tensor:
         """Of the parameters' gradients alone: a buffer has none."""
-        return sum((super(WholeModel, self).squares(gradient[a:b]) for a, b in self._gradients), 0.0)
+        found = [super(WholeModel, self).squared(gradient[a:b]) for a, b in self._gradients]
+        return sum(found, torch.zeros((), dtype=torch.float64, device=gradient.device))
 
     def take(self) -> Parts:
         """What the script has computed of one micro-batch; gradients and buffers are then as before it. Raises
@@ -78,7 +80,13 @@ class WholeModel(HeldPart):
         self._framework.check_frozen()
         found = whole(self._plain, [p.grad for p in self._plain])
         self._framework.discard()
-        return private([(each.to_dense() if each.is_sparse else each).float() for each in found])
+        dense = [each.to_dense() if each.is_sparse else each for each in found]
+        if self._dtypes == {torch.float32}:
+            return private([dense])[0]
+        flat = torch.empty(self._narrow, dtype=torch.float32, device=self.device)
+        views = [part.view_as(each) for part, each in zip(self._split(flat), dense, strict=True)]
+        torch._foreach_copy_(views, dense)  # all of them in few kernels: on a device each has its price
+        return [flat]
 
     def flat(self, vector: Bytes) -> torch.Tensor:
         """The vector of a round as a gradient; a view where that has one type."""
@@ -96,9 +104,14 @@ class WholeModel(HeldPart):
             self.lay_out(gradient, self._taken)
             self._session.apply(self._taken, round)
             return
-        for parameter, part in zip(self._plain, torch.split(gradient, [p.numel() for p in self._plain]), strict=True):
+        if len(self._dtypes) == 1:
+            gradient = gradient.to(device=self.device, dtype=next(iter(self._dtypes)))
+        for parameter, part in zip(self._plain, self._split(gradient), strict=True):
             parameter.grad = part.view_as(parameter).to(device=parameter.device, dtype=parameter.dtype)
         self._framework.optimizer_step(round)
+
+    def _split(self, flat: torch.Tensor) -> Sequence[torch.Tensor]:
+        return torch.split(flat, [parameter.numel() for parameter in self._plain])
 
     def forget(self) -> None:
         self._framework.discard()
@@ -145,5 +158,5 @@ class WholeVectors(Vectors):
         assert mean is not None
         self._whole.lay_out(mean, vector)
 
-    def gradient(self, vector: Bytes, part: int) -> torch.Tensor:
-        return self._whole.flat(vector)
+    def gradient(self, vector: Bytes, part: int, device: torch.device = HOST) -> torch.Tensor:
+        return self._whole.flat(vector).to(device)

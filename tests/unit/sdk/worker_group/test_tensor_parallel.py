@@ -61,7 +61,7 @@ def test_a_cut_layer_computes_and_keeps_what_a_plain_one_does_also_after_it_was_
     for step in range(3):
         (values, gradient), (others, other) = passed(plain), passed(layer)
         assert torch.equal(values, others) and torch.equal(gradient, other)
-        assert layer.squares(other) == plain.squares(gradient)
+        assert layer.squared(other) == plain.squared(gradient)
         for each in (plain, layer):
             each.update(gradient.clone(), step + 1)
         assert torch.equal(plain.state(), layer.state())
@@ -78,8 +78,10 @@ def test_what_every_process_has_whole_counts_once_in_the_norm(mesh: DeviceMesh) 
     sizes = [each.numel() for each in layer.parameters]
     named = dict(zip([name for name, _ in layer.module.named_parameters()], torch.split(gradient, sizes), strict=True))
     own = torch.cat([named[name] for name in ("up.weight", "up.bias", "down.weight")]).double()
-    assert layer.squares(gradient) == pytest.approx(float(own @ own), rel=1e-12)
-    assert layer.whole_squares(gradient) == plain.squares(gradient), "of a round's result every process has all of it"
+    assert float(layer.squared(gradient)) == pytest.approx(float(own @ own), rel=1e-12)
+    assert layer.whole_squares(gradient) == float(plain.squared(gradient)), (
+        "of a round's result every process has all of it"
+    )
 
 
 def test_a_gradient_that_processes_should_have_alike_and_have_not_is_refused(
