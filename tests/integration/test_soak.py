@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED, SECONDS, FAULTS = 4342, 8, 6
@@ -56,7 +56,6 @@ def test_training_goes_on_through_six_faults_and_all_states_are_equal(tmp_path: 
     assert figures["resources"]["daemon_lives"] > 5, "no daemon was ever started again: nothing was struck"
 
 
-@pytest.mark.long
 def test_workers_of_a_site_are_struck_and_every_step_leaves_the_bits_of_one_process(tmp_path: Path) -> None:
     result = tmp_path / "soak.json"
     command = [sys.executable, "-m", "tests.soak.workers", "--seed", "1", "--seconds", "12", "--json", str(result)]
