@@ -268,7 +268,12 @@ class TorchFramework:
 
     def _clear_gradients(self) -> None:
         for optimizer in self._optimizers.values():
-            optimizer.zero_grad(set_to_none=self._set_to_none)
+            if self._set_to_none and type(optimizer).zero_grad is torch.optim.Optimizer.zero_grad:
+                for group in optimizer.param_groups:  # the same, without what the library does for its profiler
+                    for parameter in group["params"]:
+                        parameter.grad = None
+            else:
+                optimizer.zero_grad(set_to_none=self._set_to_none)
 
     def plain_parameters(self) -> list[torch.Tensor]:
         """Those that are trained, in the order of a vector, if that is their gradients and nothing else, as they are:

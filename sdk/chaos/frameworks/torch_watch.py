@@ -50,7 +50,7 @@ class OutsideWatch:
         self._trained = [trained.get(name, "") for name in self._names]
         self._wanted = [parameter.requires_grad for parameter in self._parameters]
         self._sizes = self._group_sizes()
-        self._inside = False
+        self._inside = self._closed = False
         self._stepped: list[torch.optim.Optimizer] = []
         self._versions: list[int] = []
         self._options: list[dict[str, Any]] = []
@@ -77,6 +77,8 @@ class OutsideWatch:
 
     def settle(self) -> None:
         """As it is now, it is as it should be."""
+        if self._closed:
+            return
         self._stepped.clear()
         self._versions = [parameter._version for parameter in self._parameters]
         self._options = [_options(group) for _, group in self._groups()]
@@ -84,6 +86,7 @@ class OutsideWatch:
 
     def close(self) -> None:
         """Look no more. Safe to call twice."""
+        self._closed = True
         self._hook.remove()
 
     def look(self, round: int, optimizers: Sequence[str] | None = None) -> str:
