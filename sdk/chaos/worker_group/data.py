@@ -60,7 +60,8 @@ class Loader:
     def __init__(
         self, dataset: Any, *, global_batch: int, micro_batch: int, seed: int = 0, steps: int | None = None
     ) -> None:
-        """Raises ValueError for a batch that is no number of micro-batches, or larger than the data set."""
+        """Raises ValueError for a batch that is no number of micro-batches, or larger than the data set, and for a seed
+        of more than 64 bits."""
         if micro_batch < 1 or global_batch < micro_batch or global_batch % micro_batch:
             raise ValueError(
                 f"a global batch of {global_batch} samples cannot be cut into micro-batches of {micro_batch}; make it "
@@ -68,6 +69,8 @@ class Loader:
             )
         if len(dataset) < global_batch:
             raise ValueError(f"the data set has {len(dataset)} samples and a step takes {global_batch}")
+        if not -(1 << 63) <= seed < 1 << 63:
+            raise ValueError(f"seed={seed}: a seed has at most 64 bits, from -2**63 to 2**63 - 1")
         self.dataset, self.seed = dataset, seed
         self.micro_batches, self.micro_batch_size = global_batch // micro_batch, micro_batch
         self.steps_an_epoch = len(dataset) // global_batch

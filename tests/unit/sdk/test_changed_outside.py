@@ -160,3 +160,27 @@ def test_what_on_update_does_is_the_rounds_doing(capfd: pytest.CaptureFixture[st
     assert float(training.model[0].bias.detach().abs().max()) <= 0.01
     assert "round" not in capfd.readouterr().err
     training.coordinator.close()
+
+
+class OwnClearing(torch.optim.SGD):
+    """With its own way to clear gradients, as optimizers that wrap others have."""
+
+    cleared = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.cleared += 1
+        super().zero_grad(set_to_none)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_are_cleared_after_a_round_in_the_optimizers_own_way_where_it_has_one(to_none: bool) -> None:
+    own, plain = nn.Linear(3, 2), nn.Linear(2, 2)
+    clearing = OwnClearing(own.parameters(), lr=0.1)
+    optimizers = {"own": clearing, "plain": torch.optim.SGD(plain.parameters(), lr=0.1)}
+    with Coordinator(standalone=True, handle_signals=False, zero_grad_set_to_none=to_none) as coordinator:
+        coordinator.register({"own": own, "plain": plain}, optimizers)
+        plain(own(torch.ones(4, 3))).square().sum().backward()
+        coordinator.step()
+        assert clearing.cleared == 1
+        for parameter in (*own.parameters(), *plain.parameters()):
+            assert parameter.grad is None if to_none else not parameter.grad.any()

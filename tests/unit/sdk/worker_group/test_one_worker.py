@@ -12,7 +12,7 @@ from blake3 import blake3
 from tests.integration.site_training import CLASSES, FEATURES, SAMPLES, WIDTH, Block, Points, make_model, make_optimizer
 
 from chaos import Coordinator
-from chaos.worker_group.data import Permutation
+from chaos.worker_group.data import Loader, Permutation
 from chaos.worker_group.layers import chain
 from chaos.worker_group.seeding import seed_of, seeded
 from chaos.worker_group.session import stream_of_one
@@ -76,6 +76,14 @@ def test_random_numbers_are_those_of_the_step_and_leave_the_scripts_own_alone() 
     assert torch.equal(torch.rand(3), before)
     seeds = {seed_of(*numbers) for numbers in itertools.product(range(4), repeat=4)}
     assert len(seeds) == 256
+    assert seed_of(1, 2, 3, 4) == 1080917220080657142, "a training of an earlier release draws the same"
+    assert seed_of(-1, 0, 5, 1 << 62) == 7824498910133446549
+
+
+@pytest.mark.parametrize("seed", [1 << 63, -(1 << 63) - 1])
+def test_a_seed_of_more_than_64_bits_is_refused_at_once(seed: int) -> None:
+    with pytest.raises(ValueError, match="64 bits"):
+        Loader(Points(), global_batch=4, micro_batch=2, seed=seed)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 100, 1000])
