@@ -9,12 +9,13 @@ from contextlib import contextmanager
 
 from chaos.worker_group.devices import HOST, Device
 
-_FOUR, _FIRST = struct.Struct(">4q"), struct.Struct(">Q")
+_FOUR = struct.Struct(">4q")
 
 
 def seed_of(run: int, step: int, micro_batch: int, layer: int) -> int:
     """A 63-bit seed; BLAKE2b of the four numbers."""
-    return _FIRST.unpack(hashlib.blake2b(_FOUR.pack(run, step, micro_batch, layer), digest_size=8).digest())[0] >> 1
+    data = _FOUR.pack(run, step, micro_batch, layer)
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
 
 
 @contextmanager
