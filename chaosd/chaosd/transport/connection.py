@@ -13,8 +13,16 @@ from typing import Any, Protocol
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaosd.transport.framing import CONTROL_PREFIX, FrameMode, FrameReader
 from chaosd.transport.settings import ConnectionCounters
-from chaosd.transport.sockets import DEFAULT_OPTIONS, SocketOptions, path_bytes_per_s, tune, unacknowledged_bytes
+from chaosd.transport.sockets import (
+    DEFAULT_OPTIONS,
+    SocketOptions,
+    may_wait_for_bytes,
+    path_bytes_per_s,
+    tune,
+    unacknowledged_bytes,
+)
 from chaosd.transport.tls import TlsChannel
+from chaosd.transport.wakes import Wakes
 
 
 class HandshakeOwner(Protocol):
@@ -111,6 +119,8 @@ class PeerConnection:
         self.channel.read_in_large_pieces()
         if self.channel.transport is not None:
             self.congestion = tune(self.socket, bulk=stream is not None, options=options)
+            if stream == STREAM_AVERAGING and may_wait_for_bytes(self.socket):
+                self.channel.after_read = Wakes(self.channel, self._reader).after_read
 
     def hand_over(self, link: LinkOwner) -> None:
         """From now on the link owns this connection; call `flow` to let frames through."""

@@ -105,6 +105,11 @@ class FrameReader:
         """Of the payload that is under way, so many bytes are here; 0 between two."""
         return self._target_filled if self._in_payload else 0
 
+    @property
+    def missing_bytes(self) -> int:
+        """Of the payload that is under way, so many bytes are still to come; 0 between two."""
+        return self._payload_bytes - self._target_filled if self._in_payload else 0
+
     def release(self) -> None:
         """End a hold: hands on what was read meanwhile."""
         self.held = False

@@ -153,6 +153,16 @@ def keep_unsent(transport_socket: Any, size_bytes: int) -> bool:
     return True
 
 
+def may_wait_for_bytes(transport_socket: Any) -> bool:
+    """Whether `wake_for` is of use: Linux, and not loopback."""
+    return sys.platform == "linux" and transport_socket is not None and not _is_local(transport_socket)
+
+
+def wake_for(transport_socket: Any, size_bytes: int) -> None:
+    """The loop hears of what came once there are so many bytes, or the connection is over. Never fails."""
+    _try(transport_socket, socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
+
+
 def retransmitted_segments(transport_socket: Any) -> int:
     """How many segments this connection has sent again; 0 where the system does not tell."""
     with contextlib.suppress(*GONE):

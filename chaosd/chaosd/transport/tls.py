@@ -109,6 +109,8 @@ class TlsChannel(asyncio.BufferedProtocol):
         """Encrypted, since the connection stands."""
         self.paused = False
         """True while the kernel does not take what was written."""
+        self.after_read: Callable[[int, int], None] | None = None
+        """Called when what a read has brought was taken out: its bytes, and those that wait in front of the library."""
         self.gone: asyncio.Future[None] = self._loop.create_future()
         """Done when the socket is closed and nothing is left."""
 
@@ -252,6 +254,8 @@ class TlsChannel(asyncio.BufferedProtocol):
         if self._phase in (_Phase.HANDSHAKE, _Phase.OPEN):
             self._incoming.write(self._raw[:nbytes])
             self.pump()
+            if self.after_read is not None:
+                self.after_read(nbytes, self._incoming.pending)
 
     def count_received(self, size_bytes: int) -> None:
         """So many bytes were read from the socket; after READ_TURN_BYTES no more are in this turn of the loop."""
@@ -354,7 +358,7 @@ class TlsChannel(asyncio.BufferedProtocol):
         """Tells the sink and lets go of it (see `nobody`)."""
         if not self._reported and self._reason is not None:
             self._reported = True
-            sink, self._sink = self._sink, NOBODY
+            sink, self._sink, self.after_read = self._sink, NOBODY, None
             self._loop.call_soon(sink.ended, *self._reason)
 
 
