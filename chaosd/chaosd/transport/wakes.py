@@ -23,8 +23,8 @@ from chaosd.transport.tls import TlsChannel
 WAIT_S = 0.02
 WORTH_BYTES = 16 << 10
 """Less is not waited for."""
-RECORD_BYTES_MAX = 17 << 10
-"""Above what one encrypted record can have (RFC 8446, 5.2: 16,640 bytes and their head of 5)."""
+RECORD_BYTES_MAX = 5 + 16_640
+"""What one encrypted record can have (RFC 8446, 5.2), with its head."""
 
 
 class Wakes:
