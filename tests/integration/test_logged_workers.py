@@ -133,6 +133,22 @@ async def test_what_a_script_does_after_the_training_has_its_time(
     assert ran.failed == "" and ran.of("scripts-run-on") and saved.exists()
 
 
+AFTER = Path(__file__).with_name("after_training.py")
+
+
+async def test_a_process_that_comes_too_late_for_the_training_is_not_waited_for(tmp_path: Path) -> None:
+    ran = await train(
+        tmp_path, dp=2, pp=1, faults="1:3:forward", restarts=1, script=AFTER, environment={"AFTER": "late"}
+    )
+    assert ran.failed == ran.failed_after == "" and len(ran.digests) == STEPS
+    assert [each.fields["worker"] for each in ran.of("worker-started")].count(2) == 1, ran.happened
+
+
+async def test_a_script_that_fails_after_the_training_is_told(tmp_path: Path) -> None:
+    ran = await train(tmp_path, dp=2, pp=1, script=AFTER, environment={"AFTER": "fails"})
+    assert (ran.failed, ran.failed_after) == ("", "worker 1: its process ended with exit code 1")
+
+
 async def test_what_runs_on_after_the_training_ends_when_its_operator_wants_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

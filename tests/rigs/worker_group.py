@@ -50,6 +50,7 @@ class Ran:
     """What came of a training."""
 
     failed: str = "it has not ended"
+    failed_after: str = ""
     happened: list[Happened] = field(default_factory=list)
     struck: list[tuple[int, str, float]] = field(default_factory=list)
     """(worker, where, when) of the faults."""
@@ -120,6 +121,7 @@ async def train(
     try:
         async with asyncio.timeout(LIMIT_S):
             ran.failed = await controller.run()
+            ran.failed_after = controller.failed_after
     except TimeoutError:
         raise AssertionError(f"no end within {LIMIT_S:g} s: {ran.happened}") from None
     for text in struck.read_text(encoding="utf-8").splitlines():

@@ -77,7 +77,8 @@ def run(
       $ chaosd run --nproc 8 --dp 2 --pp 4 --standalone --timeline steps.svg train.py
 
     Ctrl+C ends the training after the message has reached all workers, a second one at once. Exit codes: 0 trained to
-    the end, or left its run, 1 could not go on, 2 wrong usage, 130 ended by Ctrl+C before (143: by SIGTERM).
+    the end, or left its run, 1 could not go on, or a script failed after it, 2 wrong usage, 130 ended by Ctrl+C before
+    (143: by SIGTERM).
     """
     if sys.platform != "linux":
         fail("chaosd run needs Linux (pidfd, memfd, /proc); on other systems start the script alone", EXIT_USAGE)
@@ -97,13 +98,15 @@ def run(
 
     site = _placed(device, nproc + spares * group_size, share_devices, group_size)
     site |= {"environment": {"CHAOS_STANDALONE": "1"}} if standalone else {"daemon": _worker_socket(config)}
-    failed, ended_by = asyncio.run(
+    failed, after, ended_by = asyncio.run(
         _run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit, site, timeline)
     )
     if failed and ended_by is not None:
         fail(f"the training was ended by {ended_by.name} before it was complete", 128 + ended_by)
     if failed:
         fail(f"the training could not go on: {failed}", EXIT_FAILED)
+    if after:
+        fail(f"the training is complete, but a script failed after it: {after}", EXIT_FAILED)
 
 
 def _workers(nproc: int, group_size: int, wanted: int) -> int:
@@ -177,8 +180,8 @@ async def _run(
     audit: bool,
     site: dict[str, Any],
     timeline: Path | None = None,
-) -> tuple[str, signal.Signals | None]:
-    """Why it could not go on, or empty; by which signal it was asked to end."""
+) -> tuple[str, str, signal.Signals | None]:
+    """Why it could not go on, or empty; how a script failed after it, or empty; which signal asked it to end."""
     from chaos_planner.pipelines.plans.layout import Policy
     from chaosd.worker_group.controller import Controller
     from chaosd.worker_group.history import Happened
@@ -218,7 +221,7 @@ async def _run(
         )
         asked = _on_signals(controller.end)
         failed = await controller.run()
-        return failed, asked[0] if asked else None
+        return failed, controller.failed_after, asked[0] if asked else None
     finally:
         if out is not None:
             out.close()

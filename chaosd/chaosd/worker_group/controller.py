@@ -65,15 +65,13 @@ from chaosd.worker_group.history import GroupHistory, Happened
 from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planning import SitePlanner
-from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
+from chaosd.worker_group.processes import RUN_ON, Launch, WorkerProcesses, launch
 from chaosd.worker_group.run_line import RunLine, greeting
 from chaosd.worker_group.timed_steps import TimedSteps
 from chaosd.worker_group.ways import Unplannable
 
 FINISH_S = 10.0
 """How long workers have to end by themselves, unless the training is complete: what a script does then is its own."""
-
-RUN_ON = "the training is complete; what the scripts still do is waited for (Ctrl+C ends them)"
 
 LAST_WORDS_S = 0.005
 """What a worker wrote before it died lies in its socket, and is read within that."""
@@ -137,6 +135,7 @@ class Controller:
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
+        self.failed_after = ""  # how a script ended that failed after the last step, by itself
 
     async def run(self) -> str:
         """Until the training is over; why it failed, empty if it did not."""
@@ -186,7 +185,7 @@ class Controller:
         """The training is complete: until the scripts have ended."""
         told = asyncio.get_running_loop().call_later(FINISH_S, self._record, "scripts-run-on", RUN_ON)
         try:
-            await self._processes.finish(None)
+            self.failed_after = await self._processes.run_on(self._lines.greeted)
         finally:
             told.cancel()
 

@@ -54,6 +54,8 @@ class WorkerLines:
     ) -> None:
         self.token, self.said, self.ended, self.unread, self.logged = token, said, ended, unread, logged
         self.lines: dict[int, _Line] = {}
+        self.greeted: set[int] = set()
+        """Workers that have ever said hello."""
         self._server: asyncio.Server | None = None
         self._encoded: tuple[ControllerMessage, bytes] | None = None
         self._told: list[_Line] = []
@@ -171,6 +173,7 @@ class _Line(asyncio.Protocol):
                 return
             self._worker = message.worker
             self._lines.lines[self._worker] = self
+            self._lines.greeted.add(self._worker)
         assert not isinstance(message, FiguresLogged)
         self._lines.said(self._worker, message)
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeAlias
 
@@ -38,6 +38,9 @@ class Process(Protocol):
 
 Launch: TypeAlias = Callable[[Sequence[str], Mapping[str, str], Mapping[str, int]], Process]
 """(command, environment, descriptors that it shares by the variables that name them) to a process."""
+
+
+RUN_ON = "the training is complete; what the scripts still do is waited for (Ctrl+C ends them)"
 
 
 def launch(
@@ -89,6 +92,8 @@ class WorkerProcesses:
         """Running workers whose end was told: one of their processes has ended."""
         self._statms: dict[tuple[int, int], int] = {}
         """Of the running processes that were not seen dying."""
+        self._failed_after: str | None = None
+        """How the first script ended that failed while `run_on` waited for it; None: nobody waits for that."""
         self._patience: asyncio.Timeout | None = None
         """Of whoever waits for the end of all."""
         self._none = asyncio.Event()
@@ -180,8 +185,18 @@ class WorkerProcesses:
             self.kill(worker)
         await self._none.wait()
 
+    async def run_on(self, came: Collection[int]) -> str:
+        """The training is complete: until all have ended, whose scripts may go on for as long as they want, unless
+        `hurry`. Who never came to it has nothing to do, and is killed. How a script ended that failed; else empty."""
+        self._failed_after = ""
+        for worker in self._running.keys() - came:
+            self.kill(worker)
+        await self.finish(None)
+        return self._failed_after or ""
+
     def hurry(self, within_s: float) -> None:
         """Those that `finish` waits for are told to end (SIGTERM), and have so many seconds from now on."""
+        self._failed_after = None
         if self._patience is None:
             return
         self._patience.reschedule(asyncio.get_running_loop().time() + within_s)
@@ -201,6 +216,8 @@ class WorkerProcesses:
             os.close(self._statms.pop((worker, lane)))
         process = self._running[worker].pop(lane)
         code, left = process.wait(), len(self._running[worker])
+        if code > 0 and self._failed_after == "":
+            self._failed_after = f"worker {worker}: {_text(code)}"
         if not left:
             self._gone(worker)
         elif code:
