@@ -98,9 +98,13 @@ def run(
 
     site = _placed(device, nproc + spares * group_size, share_devices, group_size)
     site |= {"environment": {"CHAOS_STANDALONE": "1"}} if standalone else {"daemon": _worker_socket(config)}
-    failed, after, ended_by = asyncio.run(
-        _run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit, site, timeline)
+    _tell(
+        *asyncio.run(_run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit, site, timeline))
     )
+
+
+def _tell(failed: str, after: str, ended_by: signal.Signals | None) -> None:
+    """What `_run` has given, where not all went well. Raises `typer.Exit` then."""
     if failed and ended_by is not None:
         fail(f"the training was ended by {ended_by.name} before it was complete", 128 + ended_by)
     if failed:
