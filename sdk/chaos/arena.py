@@ -63,8 +63,8 @@ class WorkerArena:
                 raise SharedMemoryTooSmall(_too_small(wanted, have)) from error
             raise
         whole: Bytes = np.frombuffer(self._map, dtype=np.uint8)
-        self._unpin = pin(whole)
         layout = self.layout
+        self._unpin = pin(whole[: layout.state_offset])  # what moves in every round
         self.contribution = whole[layout.contribution_offset : layout.contribution_offset + contribution_bytes]
         self.result = whole[layout.result_offset : layout.result_offset + contribution_bytes]
         self.state = whole[layout.state_offset : layout.state_offset + state_bytes]

@@ -31,7 +31,7 @@ class RunMemory:
         check_bytes = piece_bytes(vectors.state.size_bytes)
         self._map = mmap.mmap(descriptor, layout.size_bytes + check_bytes)
         whole: Bytes = np.frombuffer(self._map, dtype=np.uint8)
-        weakref.finalize(self, pin(whole)).atexit = False
+        weakref.finalize(self, pin(whole[: layout.state_offset])).atexit = False
         size = vectors.contribution.size_bytes
         self._contribution = whole[layout.contribution_offset : layout.contribution_offset + size]
         self._result = whole[layout.result_offset : layout.result_offset + size]

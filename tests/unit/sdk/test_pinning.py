@@ -42,8 +42,8 @@ def runtime(monkeypatch: pytest.MonkeyPatch, *, used: bool = True, error: int = 
 def test_an_arena_is_pinned_as_long_as_it_is_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = runtime(monkeypatch)
     arena = WorkerArena(5000, 24)
-    address, size = arena.contribution.ctypes.data, arena.layout.size_bytes
-    assert cuda.pinned == {address: size}
+    address, size = arena.contribution.ctypes.data, arena.layout.state_offset
+    assert cuda.pinned == {address: size}, "what moves in every round"
     mapped = arena._map
     assert mapped is not None
     undo, closed = arena._unpin, []
@@ -76,11 +76,11 @@ def test_the_memory_of_a_site_is_unpinned_when_it_goes(monkeypatch: pytest.Monke
 
     cuda = runtime(monkeypatch)
     vectors = SimpleNamespace(contribution=SimpleNamespace(size_bytes=64), state=SimpleNamespace(size_bytes=128))
-    size = arena_layout(64, 128).size_bytes + piece_bytes(128)
+    layout = arena_layout(64, 128)
     with tempfile.TemporaryFile() as file:
-        os.ftruncate(file.fileno(), size)
+        os.ftruncate(file.fileno(), layout.size_bytes + piece_bytes(128))
         memory = RunMemory(vectors, file.fileno())  # type: ignore[arg-type]
-        assert list(cuda.pinned.values()) == [size]
+        assert list(cuda.pinned.values()) == [layout.state_offset]
         del memory
         gc.collect()
     assert cuda.pinned == {}
