@@ -14,7 +14,7 @@ from collections.abc import Callable
 from tests.rigs.site import Cluster, Site, wait_for
 
 from benchmarks.primitives import Figure, percentile
-from benchmarks.sites import round_times, scheduler_of, training_cluster
+from benchmarks.sites import PACE_S, round_times, scheduler_of, training_cluster
 from chaosd.api.status import Status
 
 FAULTS_LONG, FAULTS_SHORT = 20, 2
@@ -54,8 +54,9 @@ def _in_one_round(cluster: Cluster) -> list[Status]:
     return statuses
 
 
-def measure(cluster: Cluster, name: str, strike: Callable[[Cluster, Site], None]) -> float:
-    """Seconds from one fault to the next round of the survivors; afterwards all are members again."""
+def measure(cluster: Cluster, name: str, strike: Callable[[Cluster, Site], None], *, pace_s: float = PACE_S) -> float:
+    """Seconds from one fault to the next round of the survivors; afterwards all are members again, and train with the
+    pace that the cluster has."""
     wait_for(
         lambda: all(site.daemon_runs() and site.is_member() for site in cluster.sites), "all are members", limit_s=60
     )
@@ -69,7 +70,7 @@ def measure(cluster: Cluster, name: str, strike: Callable[[Cluster, Site], None]
     stays = name in ("kill worker", "stop worker", "black-holed link")
     wait_for(lambda: all(site.round() > before + 2 for site in survivors), f"{name}: rounds go on", limit_s=20)
     took_s = max(_next_round_s(site, victim, struck_s, stays) for site in survivors)
-    _recover(cluster, victim, name)
+    _recover(cluster, victim, name, pace_s)
     return took_s
 
 
@@ -125,12 +126,12 @@ FAULTS: dict[str, Callable[[Cluster, Site], None]] = {
 }
 
 
-def _recover(cluster: Cluster, victim: Site, name: str) -> None:
+def _recover(cluster: Cluster, victim: Site, name: str, pace_s: float) -> None:
     if name in ("kill daemon", "kill scheduler"):
         victim.start()
-        victim.train()
+        victim.train(pace_s=pace_s)
     elif name == "kill worker":
-        victim.train()
+        victim.train(pace_s=pace_s)
     elif name == "stop daemon":
         victim.signal("daemon", signal.SIGCONT)
     elif name == "stop worker":

@@ -66,7 +66,7 @@ def _one_run(cluster: Cluster, count: int, measured: dict[str, dict[str, list[fl
         round_s, bytes_per_s = _calm(cluster)
         measured[way]["round_s"].append(round_s)
         measured[way]["control"].append(bytes_per_s)
-        measured[way]["failover_s"] += [measure(cluster, FAULT, FAULTS[FAULT]) for _ in range(count)]
+        measured[way]["failover_s"] += [measure(cluster, FAULT, FAULTS[FAULT], pace_s=0.0) for _ in range(count)]
         if _has_agreed(cluster) is not (way == "after"):
             raise RuntimeError("the run has agreed on rules too early: the two sets of faults are not apart")
         measured[way]["journal"].append(max(_journal_bytes(cluster)))

@@ -13,9 +13,12 @@ from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach", "swiss": "Switzerland"}
 
+PACE_S = 0.02
+"""That a round takes at least, unless somebody wants another."""
+
 
 @contextmanager
-def training_cluster(sites: int, *, pace_s: float = 0.02, guests: int = 0) -> Iterator[Cluster]:
+def training_cluster(sites: int, *, pace_s: float = PACE_S, guests: int = 0) -> Iterator[Cluster]:
     """`sites` hospitals in a full mesh, all members and training; so many further keys may connect."""
     with tempfile.TemporaryDirectory(prefix="chaos-bench-") as folder:
         chosen = dict(list(HOSPITALS.items())[:sites])
