@@ -12,16 +12,16 @@ import mmap
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from benchmarks.measure import Figures, ratios, spread
+from benchmarks.measure import Figures, alternating, ratios, spread
 from chaos import Coordinator
 from chaos.pinning import pin
 from chaos.worker_group.devices import Device, device_of
@@ -32,6 +32,10 @@ text_model = importlib.import_module("text_model")
 MICRO_BATCHES = 4
 TURN_STEPS = 3
 COPIED_BYTES = 500_000_000
+
+
+Steps: TypeAlias = Generator[None, None, None]
+"""A training that makes a step with each `next`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def _optimizer(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=3e-4)
 
 
-def _plain(size: Size, dtype: torch.dtype, device: str, steps: int) -> Iterator[None]:
+def _plain(size: Size, dtype: torch.dtype, device: str, steps: int) -> Steps:
     """The loop that somebody writes who has one process and nothing else: one `next` a step."""
     model = _model(size, dtype, device)
     optimizer = _optimizer(model.parameters())
@@ -84,7 +88,7 @@ def _plain(size: Size, dtype: torch.dtype, device: str, steps: int) -> Iterator[
         yield
 
 
-def _layers(size: Size, dtype: torch.dtype, device: str, steps: int) -> Iterator[None]:
+def _layers(size: Size, dtype: torch.dtype, device: str, steps: int) -> Steps:
     with Coordinator(standalone=True) as coordinator:
         parallel = coordinator.parallelize(_model(size, dtype, device), loss=text_model.loss)
         coordinator.register(model=parallel, optimizer=_optimizer)
@@ -93,7 +97,7 @@ def _layers(size: Size, dtype: torch.dtype, device: str, steps: int) -> Iterator
             yield
 
 
-def _replicas(size: Size, dtype: torch.dtype, device: str, steps: int) -> Iterator[None]:
+def _replicas(size: Size, dtype: torch.dtype, device: str, steps: int) -> Steps:
     with Coordinator(standalone=True) as coordinator:
         model = _model(size, dtype, device)
         coordinator.replicate(model)
@@ -106,27 +110,30 @@ def _replicas(size: Size, dtype: torch.dtype, device: str, steps: int) -> Iterat
                 yield
 
 
-WAYS: dict[str, Callable[..., Iterator[None]]] = {"plain": _plain, "parallelize": _layers, "replicate": _replicas}
+WAYS: dict[str, Callable[..., Steps]] = {
+    "plain": _plain,
+    "parallelize": _layers,
+    "replicate": _replicas,
+}
 
 
 def _in_turn(size: Size, dtype: torch.dtype, device: Device, turns: int) -> dict[str, list[float]]:
     """Seconds of a step, a median for each turn of each way, after one that does not count."""
     running = {way: make(size, dtype, str(device.name), (turns + 1) * TURN_STEPS + 1) for way, make in WAYS.items()}
-    took_s: dict[str, list[float]] = {way: [] for way in running}
-    for turn in range(turns + 1):
-        for way, steps in running.items():
-            of_turn = []
-            for _ in range(TURN_STEPS):
-                device.synchronize()
-                began_s = time.perf_counter()
-                next(steps)
-                device.synchronize()
-                of_turn.append(time.perf_counter() - began_s)
-            if turn:
-                took_s[way].append(statistics.median(of_turn))
+
+    def step_s(steps: Steps) -> float:
+        device.synchronize()
+        began_s = time.perf_counter()
+        next(steps)
+        device.synchronize()
+        return time.perf_counter() - began_s
+
+    def turn_s(steps: Steps) -> float:
+        return statistics.median(step_s(steps) for _ in range(TURN_STEPS))
+
+    took_s = alternating({way: partial(turn_s, steps) for way, steps in running.items()}, repeats=turns, warm_up=1)
     for steps in running.values():
-        with suppress(AttributeError):
-            steps.close()  # type: ignore[attr-defined]
+        steps.close()
     return took_s
 
 
