@@ -24,6 +24,7 @@ from chaos_protocols.worker_group.messages import (
     WorkerMessage,
     encode,
     frame_size,
+    from_worker,
 )
 
 UNSENT_BYTES_MAX = 256 << 20
@@ -33,10 +34,6 @@ TOGETHER_MAX = 64
 """Messages to one worker that leave in one call."""
 
 HEADER_BYTES = 4
-
-_decoder: msgspec.msgpack.Decoder[WorkerMessage | FiguresLogged] = msgspec.msgpack.Decoder(
-    WorkerMessage | FiguresLogged
-)
 
 
 class WorkerLines:
@@ -159,7 +156,7 @@ class _Line(asyncio.Protocol):
             end = body + frame_size(received[at:body])
             if end > size:
                 break
-            self._heard(_decoder.decode(received[body:end]))
+            self._heard(from_worker(received[body:end]))
             at = end
         return at
 

@@ -16,7 +16,7 @@ import msgspec
 
 from chaos_protocols.names import WEIGHT_MAX
 from chaos_protocols.streams import LAYERS_MAX, MICRO_BATCHES_MAX, WORKERS_MAX, Number, Share
-from chaos_protocols.wire.worker import ContributionSpec, StateSpec
+from chaos_protocols.wire.worker import ContributionSpec, FiguresLogged, StateSpec
 from chaos_protocols.worker_group.suspicion import Work
 from chaos_protocols.worker_group.tags import Generation, Step, StepTag
 
@@ -336,7 +336,9 @@ ControllerMessage: TypeAlias = (
 )
 
 _encoder = msgspec.msgpack.Encoder()
-_worker_decoder: msgspec.msgpack.Decoder[WorkerMessage] = msgspec.msgpack.Decoder(WorkerMessage)
+_worker_decoder: msgspec.msgpack.Decoder[WorkerMessage | FiguresLogged] = msgspec.msgpack.Decoder(
+    WorkerMessage | FiguresLogged
+)
 _controller_decoder: msgspec.msgpack.Decoder[ControllerMessage] = msgspec.msgpack.Decoder(ControllerMessage)
 
 
@@ -356,8 +358,9 @@ def frame_size(header: bytes) -> int:
     return size
 
 
-def from_worker(body: bytes) -> WorkerMessage:
-    """`msgspec.DecodeError` on anything that is not a worker's message."""
+def from_worker(body: bytes) -> WorkerMessage | FiguresLogged:
+    """What a worker says, or figures of its script, which are for its operator alone. `msgspec.DecodeError` on anything
+    else."""
     return _worker_decoder.decode(body)
 
 
