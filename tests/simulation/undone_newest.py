@@ -192,4 +192,34 @@ NEWEST = (
         test="test_naming:"
         "test_a_newcomer_goes_on_naming_the_run_with_its_first_roster_whoever_else_was_said_to_speak_less",
     ),
+    Undone(
+        row=119,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.machine:SchedulerMachine.committed",
+                "isinstance(command, Replicate)",
+                "False",
+            ),
+        ),
+        test="test_restore_candidates:"
+        "test_what_a_site_offered_while_its_transfer_waited_for_its_turn_is_void_once_that_begins",
+    ),
+    Undone(
+        row=119,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_point:RestorePoint._forget_who_trains",
+                "self.offers.is_void(site)",
+                "pass",
+            ),
+        ),
+        test="test_restore_candidates:test_what_comes_late_of_a_site_that_trains_by_now_is_no_offer",
+    ),
+    Undone(
+        row=120,
+        patches=(
+            Patch("chaos_protocols.links.desired:DesiredLinks.look_for_a_way_back", "len(known.sites) == 1", "False"),
+        ),
+        test="test_later_start:test_who_has_nobody_else_in_its_roster_dials_those_that_failed_out_of_it",
+    ),
 )

@@ -56,6 +56,9 @@ class DesiredLinks:
         """Sources of this site's transfer that are no neighbours."""
         self._witnesses: set[SiteId] = set()
         """Who says that it is linked with a later start of this site's daemon."""
+        self._failed: dict[SiteId, str] = {}
+        """Who was removed as failed and is not back, and its address, the latest last: the ways back of a site that
+        has nobody else in its roster."""
         self._linked_s = outbox.now_s
         """When this site last had a link that leads anywhere."""
 
@@ -92,6 +95,7 @@ class DesiredLinks:
         site_here, links = self._replica.site, self._network.links
         if old.record(site_here) is not None and new.record(site_here) is None:
             return  # we left, or were removed: links stay until the last round is over, or the way back is found
+        self._note_failed(old, new)
         before, after = set(old.neighbours(site_here)), set(new.neighbours(site_here))
         for site in sorted(set(new.banned) - set(old.banned) - {site_here}):
             before.discard(site)
@@ -111,6 +115,18 @@ class DesiredLinks:
             # Who has done the first round without the link knows that the far end had the result before.
             self._closing[site] = new.views[-1].first_round if new.views and new.started else completed_round
         self.close_removed(completed_round)
+
+    def _note_failed(self, old: Roster, new: Roster) -> None:
+        """They are to dial this site. But where nobody else is left in its roster they may have gone on with a later
+        start of it, and dial that."""
+        gone = {one.site for one in new.departed if one.cause == "failed"}
+        self._failed.update({one.site: one.address for one in old.sites if one.site in gone})
+        for site in [*self._failed]:
+            if new.record(site) is not None or site not in gone or len(self._failed) > WAYS_BACK_MAX:
+                del self._failed[site]
+        if len(new.sites) > 1:
+            for site in self._failed:
+                self.release(site)
 
     def close_removed(self, completed_round: int) -> None:
         """A removed link goes when no round before the change can need it any more."""
@@ -158,6 +174,9 @@ class DesiredLinks:
             for record in known.sites[:WAYS_BACK_MAX]:
                 if record.site != replica.site:
                     self._network.want(record.site, record.address)
+            if len(known.sites) == 1:
+                for site, address in self._failed.items():
+                    self._network.want(site, address)
 
     def told_of(self, source: SiteId, report: LinkStateAdvertisement) -> None:
         """A site says what becomes of its link to this one. Of two daemons with one key only the newer may go on, and

@@ -173,7 +173,7 @@ class Admission:
             cause = "its transfer failed"
             for one in dead:
                 self._negotiations.forget(one.identifier)
-        self._restore_point.offers.is_served(site)
+        self._restore_point.offers.is_void(site)
         self._negotiations.restore(site, cause=cause, outrun=request.outrun, now_s=now_s)
         return None
 

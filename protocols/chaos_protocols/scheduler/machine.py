@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import assert_never
 
-from chaos_protocols.agreement.commands import AddSite, Command, RoundResolved, SetRestorePoint, SetVoters
+from chaos_protocols.agreement.commands import AddSite, Command, Replicate, RoundResolved, SetRestorePoint, SetVoters
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.admission import Admission, TurnedBack
 from chaos_protocols.scheduler.bounding import Bounding
@@ -216,7 +216,9 @@ class SchedulerMachine:
         if isinstance(command, RoundResolved):
             term.negotiations.round_resolved()
         if isinstance(command, AddSite | SetRestorePoint):
-            term.restore_point.offers.came_inside(command.record.site)
+            term.restore_point.offers.is_void(command.record.site)
+        elif isinstance(command, Replicate):
+            term.restore_point.offers.is_void(command.replication.joiner)
 
     def _last_round_of(self, identifier: str) -> int:
         """Of the site that this negotiation has removed, as the roster says."""

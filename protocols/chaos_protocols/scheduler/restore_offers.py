@@ -77,20 +77,13 @@ class RestoreOffers:
         if request.incarnation > last or (request.incarnation == last and request.answered_in == facts.term):
             self._join_requests[site] = request
 
-    def is_served(self, site: SiteId) -> None:
-        """It gets the state from a member."""
-        self._state_requests.pop(site, None)
-
     def stays_outside(self, site: SiteId) -> None:
         """It does not want to join any more."""
         self._join_requests.pop(site, None)
 
-    def came_inside(self, site: SiteId) -> None:
-        """It is in the roster: if it fails again, what it said before is of no worth."""
-        self._join_requests.pop(site, None)
-
-    def taken(self, site: SiteId) -> None:
-        """The run goes on from what it offered: if it asks again, that came to nothing."""
+    def is_void(self, site: SiteId) -> None:
+        """It is given another state than it offered, or has one by now and trains: what it said before is of no worth,
+        also where it comes late. It asks again when it has to."""
         self._state_requests.pop(site, None)
         self._join_requests.pop(site, None)
 

@@ -67,6 +67,7 @@ class RestorePoint:
         there is. An older one than somebody may have is never taken silently."""
         facts, roster = self._facts, self._facts.roster
         trains = (roster.model is not None and facts.active) or self._reports.anybody_active()
+        self._forget_who_trains()
         if roster.resolving or trains or self._reports.anybody_rests():
             self._inactive_since_s, self.waiting = None, ""
             return None
@@ -87,12 +88,18 @@ class RestorePoint:
         self._proposed = chosen
         return self._restore_decision(chosen, view)
 
+    def _forget_who_trains(self) -> None:
+        """What such a site offered comes late, or is of before it got its state."""
+        if self.offers.state_requests:
+            for site in self._reports.active_sites():
+                self.offers.is_void(site)
+
     def proposed(self, now_s: float) -> None:
         """What was decided last is in the log: the run goes on from there. A checkpoint has the time that its disk may
         take before anything else is chosen."""
         assert self._proposed is not None
         chosen, site = self._proposed, self._proposed.record.site
-        self.offers.taken(site)
+        self.offers.is_void(site)
         self._order, self._loading, self.waiting = None, None, ""
         if chosen.checkpoint is not None:
             reading_s = chosen.model.state_bytes / CHECKPOINT_RATE_MIN_BYTES_PER_S

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.protocols.follower import Follower, of
-from tests.unit.protocols.one_site import A, B, D, E, link, roster_of
+from tests.unit.protocols.one_site import A, B, Bench, D, E, leader_of, link, moving, roster_of
+from tests.unit.protocols.scheduler.scheduler_kit import lose, report
 
 from chaos_protocols import events
 from chaos_protocols.causes import Cause
@@ -62,3 +63,35 @@ def test_word_of_this_start_or_that_the_link_is_down_again_has_nobody_dialled() 
 def test_a_site_that_never_was_in_the_run_is_not_dialled_for_its_word() -> None:
     bench = far_from_b()
     assert not dialled(says(bench, E, THERE))
+
+
+def left_alone() -> Bench:
+    """A leader whose only other member has failed."""
+    bench = leader_of(B)
+    bench.hear(B, report(bench))
+    lose(bench, B)
+    bench.wait(1.0)
+    assert bench.machine.roster.member_ids() == (A,)
+    bench.taken()
+    return bench
+
+
+def test_who_has_nobody_else_in_its_roster_dials_those_that_failed_out_of_it() -> None:
+    """They may have gone on with a later start of this site, which alone they dial, and show the proof."""
+    bench = left_alone()
+    assert dialled(bench.wait(6.0)) == {B}
+
+
+def test_once_somebody_is_in_its_roster_who_failed_is_left_to_dial_by_itself() -> None:
+    bench = left_alone()
+    bench.wait(6.0)
+    alone = bench.machine.roster
+    bench.pretend(roster_of(A, D, departed=alone.departed))
+    bench.machine.participation.links.follow(alone, bench.machine.roster, failed=False, completed_round=0)
+    bench.up(D)
+    bench.handle(events.DialFailed(site=B, reason="refused"))
+    bench.taken()
+    for _ in range(8):
+        bench.wait(0.5)
+        bench.handle(moving(D))
+    assert not dialled(bench.taken())

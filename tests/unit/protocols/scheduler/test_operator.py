@@ -139,7 +139,7 @@ def test_what_was_chosen_may_be_gone_before_it_is_taken() -> None:
     restore_point = bench.machine.scheduler.term.restore_point
     asks(bench, B, checkpoint=disk(LATEST - 3))
     restore_point.ordered(B, RecoverRequest(request="user-1", origin="site b", round=LATEST - 3))
-    restore_point.offers.is_served(B)
+    restore_point.offers.is_void(B)
     alive(bench, B, C, seconds=0.5)
     assert adopted(bench) is None
 
@@ -296,7 +296,7 @@ def test_what_a_site_offered_before_it_was_let_in_says_nothing_when_it_has_faile
     restore_point = bench.machine.scheduler.term.restore_point
     comes_back(bench)
     assert restore_point.offers.newest_of(D) is not None
-    restore_point.offers.came_inside(D)
+    restore_point.offers.is_void(D)
     assert restore_point.offers.newest_of(D) is None
 
 

@@ -27,6 +27,7 @@ from chaos_protocols import events
 from chaos_protocols.agreement.commands import SetRestorePoint
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.wire.control import (
+    CaughtUp,
     JoinRequest,
     SiteStatus,
     StateRequest,
@@ -100,6 +101,30 @@ def test_a_site_outside_can_bring_the_newest_state_back_where_it_was_in_the_run(
         bench.hear(C, far, by=B)
         alive(bench, B, D, seconds=0.25)
     assert (bench.machine.roster.restored_from == (D, 1)) == (D in bench.machine.roster.member_ids()) == was_there
+
+
+def test_what_a_site_offered_while_its_transfer_waited_for_its_turn_is_void_once_that_begins() -> None:
+    """Its worker trains on, dies, and would be believed to have the state of long ago still."""
+    bench = leader_of(B, C, D)
+    bench.hear(B, report(bench))
+    bench.hear(C, request())
+    for _ in range(2):
+        bench.hear(D, msgspec.structs.replace(request(10), trained=True))
+    offers, first = bench.machine.scheduler.term.restore_point.offers, bench.machine.roster.replication
+    assert first is not None and first.joiner == C and D in offers.state_requests
+    bench.hear(C, CaughtUp(round=0, transfer=first.transfer))
+    bench.hear(B, report(bench, done_round=3))
+    second = bench.machine.roster.replication
+    assert second is not None and second.joiner == D and D not in offers.state_requests
+
+
+def test_what_comes_late_of_a_site_that_trains_by_now_is_no_offer() -> None:
+    bench = leader_of(B)
+    bench.hear(B, report(bench))
+    bench.hear(B, msgspec.structs.replace(request(10), trained=True))
+    bench.hear(B, report(bench, active=False, done_round=15))
+    alive(bench, B, seconds=2.0)
+    assert bench.machine.roster.restored_from is None
 
 
 def test_a_candidate_that_the_overlay_does_not_connect_is_not_restored_from() -> None:
