@@ -1,7 +1,7 @@
 """One process of `site_over_library`: trains the small GPT of `examples/site` in one of the ways that are compared.
 
-All ways are there at once, and take turns: a `Gate` says who trains its next block of steps. Process 0 of each way
-writes the seconds of its steps, but the first of each block, as JSON: a list a block.
+All ways are there at once, and take turns: a `Gate` says who trains its next block of steps. Each process writes its
+steps, but the first of each block, as JSON: a list a block of the seconds that passed and those of the processor.
 """
 
 from __future__ import annotations
@@ -83,26 +83,26 @@ class Turns:
             "steps": self.steps,
         }
         """For a loader."""
-        self._took_s: list[list[float]] = []
-        self._began_s = 0.0
+        self._took_s: list[list[tuple[float, float]]] = []
+        self._began_s = self._worked_s = 0.0
 
     def begin(self, step: int) -> None:
         """Before a step."""
         if step % BLOCK_STEPS == 0:
             self._gate.wait(self._way)
             self._took_s.append([])
-        self._began_s = time.perf_counter()
+        self._began_s, self._worked_s = time.perf_counter(), time.process_time()
 
     def end(self, step: int) -> None:
         """After it."""
         if step % BLOCK_STEPS:
-            self._took_s[-1].append(time.perf_counter() - self._began_s)
+            took_s, worked_s = time.perf_counter() - self._began_s, time.process_time() - self._worked_s
+            self._took_s[-1].append((took_s, worked_s))
         if step % BLOCK_STEPS == BLOCK_STEPS - 1:
             self._gate.did(self._way, self._rank)
 
     def write(self, out: Path) -> None:
-        if self._rank == 0:
-            (out / self._way).write_text(json.dumps(self._took_s), encoding="utf-8")
+        (out / f"{self._way}-{self._rank}").write_text(json.dumps(self._took_s), encoding="utf-8")
 
 
 def model() -> torch.nn.Sequential:

@@ -385,10 +385,7 @@ class Controller:
 
     def _prepare_soon(self) -> None:
         """While training runs, work out what follows the next loss."""
-        hello, present, places = self._machine.hello, self._machine.present, self._machine.places
-        assert hello is not None
-        work = asyncio.to_thread(self._planner.prepare, hello, present, places.free, places.without)
-        self._keep(asyncio.get_running_loop().create_task(work))
+        self._keep(asyncio.get_running_loop().create_task(self._feedback.prepare(self._machine)))
 
     def _greet(self, effect: GreetRun) -> None:
         hello, layout = self._machine.hello, self._memory.layout

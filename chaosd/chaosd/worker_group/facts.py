@@ -90,8 +90,9 @@ class StepFacts:
         holders = (worker for worker, share in shares.items() if share.last_layer > share.first_layer)
         self._seconds = {worker: deque(maxlen=STEPS_KEPT) for worker in holders}
 
-    def take(self, worker: int, seconds: Mapping[str, float]) -> MeasuredFactors | None:
-        """What a worker says of its step; factors, if they are known now and differ from those told before."""
+    def take(self, worker: int, seconds: Mapping[str, float], *, judge: bool = True) -> MeasuredFactors | None:
+        """What a worker says of its step; factors, if they are known now and differ from those told before. `judge`:
+        they are of use now; if not, it is only kept."""
         if worker not in self._seconds or not {"forward", "backward"} <= seconds.keys():
             return None
         self._seconds[worker].append((seconds["forward"], seconds["backward"]))
@@ -99,7 +100,7 @@ class StepFacts:
         if self._unread < len(self._seconds):
             return None  # once a step, not once a worker and step
         self._unread = 0
-        if any(len(each) < STEPS_MIN for each in self._seconds.values()):
+        if not judge or any(len(each) < STEPS_MIN for each in self._seconds.values()):
             return None
         found = self._found()
         if found is None or not found.differ(self.told or _ones(self._layers)):
