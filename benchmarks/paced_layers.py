@@ -8,6 +8,7 @@ worker sleeps for as long as the exchange would take on the imitated network. Ti
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,9 @@ from chaos.worker_group.groups import Groups
 from chaos.worker_group.summing import StepSums
 from chaos_planner.pipelines.facts.site import LayerFacts
 from chaos_protocols.streams import Sum
+
+SLOW = 2.0
+"""Times as long: of a worker that is to be slow."""
 
 
 class _Paced(torch.autograd.Function):
@@ -48,11 +52,11 @@ class _Paced(torch.autograd.Function):
 class PacedLayer(torch.nn.Module):
     """One layer."""
 
-    def __init__(self, facts: LayerFacts) -> None:
+    def __init__(self, facts: LayerFacts, *, factor: float = 1.0) -> None:
         super().__init__()
         parameters, self.width = numbers_of(facts)
         self.weight = torch.nn.Parameter(torch.ones(parameters))
-        self.forward_s, self.backward_s = facts.forward_s, facts.backward_s
+        self.forward_s, self.backward_s = factor * facts.forward_s, factor * facts.backward_s
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = _Paced.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
@@ -114,12 +118,14 @@ def main() -> None:
     parser.add_argument("--pace", type=float, required=True, help="how many times longer everything takes")
     parser.add_argument("--batch", type=int, required=True, help="micro-batches of a step, of one sample each")
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--slow", type=int, default=-1, help="a worker whose passes take twice as long")
     given = parser.parse_args()
     torch.set_num_threads(1)
     facts = profile(given.model, pace=given.pace, micro_batches=given.batch).layers
     longest = max(facts, key=lambda layer: layer.optimizer_step_s)
     number_s = longest.optimizer_step_s / numbers_of(longest)[0]
-    made = torch.nn.Sequential(*[PacedLayer(layer) for layer in facts])
+    slow = os.environ.get("CHAOS_WORKER") == str(given.slow)
+    made = torch.nn.Sequential(*[PacedLayer(layer, factor=SLOW if slow else 1.0) for layer in facts])
     pace_exchanges(given.pace)
     with Coordinator(standalone=True) as coordinator:
         model = coordinator.parallelize(made, loss=torch.nn.functional.mse_loss)

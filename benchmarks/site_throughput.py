@@ -77,7 +77,7 @@ SETTINGS = (
 )
 
 
-class _Imitated(SitePlanner):
+class ImitatedPlanner(SitePlanner):
     """Knows the network and the memory that are imitated, which no worker can measure."""
 
     def __init__(self, setting: Setting, *, chosen: bool) -> None:
@@ -98,6 +98,17 @@ class _Imitated(SitePlanner):
         self, hello: GroupHello, present: frozenset[int], idle: frozenset[int], drained: frozenset[int] = frozenset()
     ) -> None:
         super().prepare(self._as_imitated(hello), present, idle, drained)
+
+    def prepare_change(
+        self,
+        hello: GroupHello,
+        present: frozenset[int],
+        idle: frozenset[int],
+        drained: frozenset[int] = frozenset(),
+        *,
+        faster: bool = False,
+    ) -> None:
+        super().prepare_change(self._as_imitated(hello), present, idle, drained, faster=faster)
 
     def learn(self, factors: MeasuredFactors, hello: GroupHello, present: frozenset[int]) -> float:
         return super().learn(factors, self._as_imitated(hello), present)
@@ -151,7 +162,7 @@ async def _train(setting: Setting, *, batch: int, steps: int, kill: bool, chosen
     controller = Controller(
         command=[sys.executable, "-u", "-m", SCRIPT, "--model", setting.model, *options],
         workers=setting.workers,
-        planner=_Imitated(setting, chosen=chosen),
+        planner=ImitatedPlanner(setting, chosen=chosen),
         restarts=0,
         launch=launch,
         environment={"CHAOS_STANDALONE": "1", "OMP_NUM_THREADS": "1"},
@@ -195,7 +206,7 @@ def _virtual(setting: Setting, batch: int) -> _Seconds:
         memory_bytes=0,
     )
     present, nobody = frozenset(range(setting.workers)), frozenset[int]()
-    started, best = _Imitated(setting, chosen=False), _Imitated(setting, chosen=True)
+    started, best = ImitatedPlanner(setting, chosen=False), ImitatedPlanner(setting, chosen=True)
     start = AskPlanner(asked=1, lost=nobody, idle=nobody)
     before_s = started.make(start, hello, present).step_s
     started.put_in_force(1)

@@ -2,7 +2,8 @@
 
 TRAINING: arguments of `train` as JSON; `digests`, a file for those of all layers after each step (of a worker that has
 all); `hold`, a step and a file: after the step the training waits for the file; `saves`, two files: after the training
-the script waits for the first and makes the second; `pace_s` a round, until the file `fast` is there. FAULTS:
+the script waits for the first and makes the second; `pass_s`, seconds that each pass of a worker takes more, by its
+number; `pace_s` a round, until the file `fast` is there. FAULTS:
 `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of the place in that
 step (for `building` and `moving`: in that generation), by its own hand; signal 0 is the error of a device that fails.
 """
@@ -247,6 +248,16 @@ def _plant(fault: Fault) -> None:
             raise ValueError(f"no place {where}")
 
 
+def _slow_down(name: str, more_s: float) -> None:
+    real = getattr(interpreter.StepRun, name)
+
+    def slowed(self: Any, *args: Any) -> Any:
+        time.sleep(more_s)
+        return real(self, *args)
+
+    setattr(interpreter.StepRun, name, slowed)
+
+
 def main(*afterwards: Callable[[Any, Any], None], **fixed: Any) -> None:
     for fault in faults():
         _plant(fault)
@@ -264,6 +275,9 @@ def main(*afterwards: Callable[[Any, Any], None], **fixed: Any) -> None:
         for each in afterwards:
             each(model, report)
 
+    if more_s := given.pop("pass_s", {}).get(os.environ.get("CHAOS_WORKER"), 0.0):
+        for name in ("_forward", "_backward"):
+            _slow_down(name, more_s)
     go, saved = given.pop("saves", ("", ""))
     train(after, **given, **fixed)
     if saved:

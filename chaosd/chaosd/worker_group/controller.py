@@ -1,7 +1,7 @@
 """Drives the worker group of one machine: events in, effects out; decides nothing.
 
-One asyncio loop: the workers' unix socket, their pidfds, the words of their progress. The planner runs on a thread, so
-that a death is seen while it thinks.
+One asyncio loop: the workers' unix socket, their pidfds, the words of their progress. The planner thinks elsewhere
+(`planner_thread`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,12 @@ from chaos_protocols.worker_group.events import (
     GroupTimerFired,
     JoinRun,
     KillWorker,
-    NoPlanMade,
-    NoPlanPrepared,
     NoteEvent,
     OrderAnswered,
-    PlanMade,
-    PlanPrepared,
     PreparePlan,
     PutPlanInForce,
     SetGroupTimer,
+    SpeedsMeasured,
     StartWorker,
     TellDigests,
     TellRun,
@@ -64,11 +61,11 @@ from chaosd.worker_group.figures import LoggedFigures
 from chaosd.worker_group.history import GroupHistory, Happened
 from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
+from chaosd.worker_group.planner_thread import PlannerThread
 from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.processes import RUN_ON, Launch, WorkerProcesses, launch
 from chaosd.worker_group.run_line import RunLine, greeting
 from chaosd.worker_group.timed_steps import TimedSteps
-from chaosd.worker_group.ways import Unplannable
 
 FINISH_S = 10.0
 """How long workers have to end by themselves, unless the training is complete: what a script does then is its own."""
@@ -131,9 +128,10 @@ class Controller:
         self._exits, self._dying = dict[int, str](), set[int]()
         self._cycles = CyclesLater()
         self._feedback = Feedback(planner, timed)
+        self._thread = PlannerThread(planner, self._feedback, self._machine, self._feed, self._record)
         self._history = GroupHistory(happened, () if timed is None else (timed,))
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
-        self._thinking: set[asyncio.Task[None]] = set()
+        self._burials: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
         self.failed_after = ""  # how a script ended that failed after the last step, by itself
 
@@ -159,7 +157,7 @@ class Controller:
             board = Board(Path(folder), " ".join(self._command), self._figures.newest)
             watching = asyncio.gather(self._watch(), self._look(), self._show(board))
             try:
-                self._keep(asyncio.create_task(asyncio.to_thread(self._planner.warm_up)))
+                self._thread.warm_up()
                 await self._door.start()
                 self._feed(Begin())
                 failed = await self._over
@@ -176,7 +174,8 @@ class Controller:
                 self._lines.close()
                 self._figures.close()
                 self._run.close()
-                await asyncio.gather(watching, *self._thinking, return_exceptions=True)
+                await asyncio.gather(watching, *self._burials, return_exceptions=True)
+                await self._thread.close()
                 self._processes.close()
                 self._memory.close()
         return failed
@@ -229,7 +228,9 @@ class Controller:
         self._is_gone(worker, reason)
 
     def _is_gone(self, worker: int, reason: str) -> None:
-        self._keep(asyncio.get_running_loop().create_task(self._bury(worker, reason)))
+        burial = asyncio.get_running_loop().create_task(self._bury(worker, reason))
+        self._burials.add(burial)
+        burial.add_done_callback(self._burials.discard)
 
     async def _bury(self, worker: int, reason: str) -> None:
         if worker in self._lines:
@@ -268,7 +269,9 @@ class Controller:
             learnt = self._feedback.take(worker, message, self._machine)
             if learnt is not None:
                 self._record(learnt.kind, learnt.reason, **learnt.fields)
-                self._prepare_soon()
+                self._thread.prepare_losses()
+            if (speeds := self._feedback.speeds(self._machine)) is not None:
+                self._feed(SpeedsMeasured(speeds=speeds))
 
     def _laid_out(self, specs: RunSpecs) -> bool:
         """Make room for what the workers share with the daemon; False, and the end, where that cannot be."""
@@ -315,13 +318,13 @@ class Controller:
             case TellWorker(worker=worker, message=message):
                 self._lines.send(worker, message)
             case AskPlanner():
-                self._keep(loop.create_task(self._think(effect)))
+                self._thread.ask(effect)
             case PreparePlan():
-                self._keep(loop.create_task(self._prepare(effect)))
+                self._thread.prepare(effect)
             case PutPlanInForce(asked=asked):
                 self._planner.put_in_force(asked)
                 self._feedback.begin(self._machine)
-                self._prepare_soon()
+                self._thread.prepare_losses()
             case BeginStore(generation=generation):
                 self._store.begin(generation)
             case SetGroupTimer(timer=timer, after_s=after_s):
@@ -335,7 +338,7 @@ class Controller:
             case OrderAnswered():
                 self._door.answered(effect)
                 if effect.done:
-                    self._prepare_soon()
+                    self._thread.prepare_losses()
             case JoinRun():
                 self._run.join()
             case GreetRun():
@@ -349,43 +352,6 @@ class Controller:
                     self._over.set_result(failed)
             case _:
                 assert_never(effect)
-
-    async def _think(self, asked: AskPlanner) -> None:
-        hello = self._machine.hello
-        assert hello is not None
-        try:
-            plan = await asyncio.to_thread(self._planner.make, asked, hello, self._machine.present)
-            event: Event = PlanMade(asked=asked.asked, plan=plan)
-        except Unplannable as error:
-            event = NoPlanMade(asked=asked.asked, reason=str(error), hopeless=error.hopeless)
-        except Exception as error:
-            event = NoPlanMade(asked=asked.asked, reason=f"the planner failed: {error}", hopeless=True)
-        self._feed(event)
-
-    async def _prepare(self, wanted: PreparePlan) -> None:
-        hello, idle, drained = self._machine.hello, wanted.idle, wanted.drained
-        assert hello is not None
-        try:
-            await asyncio.to_thread(self._planner.prepare_change, hello, self._machine.present, idle, drained)
-        except Unplannable as error:
-            if drained:  # else they wait: nobody stops for a plan that there is not
-                self._feed(NoPlanPrepared(idle=idle, drained=drained, reason=str(error)))
-            return
-        except Exception as error:
-            self._record("no-plan", f"the planner failed: {error}")
-            self._feed(NoPlanPrepared(idle=idle, drained=drained, reason=f"the planner failed: {error}"))
-            return
-        facts = {"idle": sorted(idle), **({"drained": sorted(drained)} if drained else {})}
-        self._record("plan-prepared", "taken at the end of a step, if nothing changes before", **facts)
-        self._feed(PlanPrepared(idle=idle, drained=drained))
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._thinking.add(task)
-        task.add_done_callback(self._thinking.discard)
-
-    def _prepare_soon(self) -> None:
-        """While training runs, work out what follows the next loss."""
-        self._keep(asyncio.get_running_loop().create_task(self._feedback.prepare(self._machine)))
 
     def _greet(self, effect: GreetRun) -> None:
         hello, layout = self._machine.hello, self._memory.layout

@@ -2,9 +2,10 @@
 anything ran beside it.
 
 Every worker says with each update how many seconds it computed forward and backward. Against what the plan's stream
-would take by the first facts, that is a ratio; the median ratio of a layer's holders is the layer's, and a worker that
-is slower or faster than the others by more than `STRAGGLER` is a device of that speed. Waiting and messages are in
-neither: so a step that takes longer than expected by these facts too says what they do not know.
+would take by the first facts, that is a ratio. A worker that is slower or faster than the others with its layers by
+more than `STRAGGLER` is a device of that speed, and the median ratio of a layer's holders, so far as that does not
+explain it, is the layer's. Waiting and messages are in neither: so a step that takes longer than expected by these
+facts too says what they do not know.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class StepFacts:
         them, and a recovery does not wait for it."""
         self._planned: dict[int, _Planned] = {}
         self._seconds: dict[int, deque[tuple[float, float]]] = {}
+        self._known: dict[int, float] = {}
+        """Of workers that are not like the others; of who has no layers by now, what was measured last."""
         self._layers = 0
         self._unread = 0
         self.told: MeasuredFactors | None = None
@@ -108,6 +111,12 @@ class StepFacts:
         self.told = found
         return found
 
+    def settled(self) -> MeasuredFactors | None:
+        """By the last `STEPS_KEPT` steps of the plan in force; None: there are not so many yet."""
+        if any(len(each) < STEPS_KEPT for each in self._seconds.values()):
+            return None
+        return self._found()
+
     def _found(self) -> MeasuredFactors | None:
         if self._shares is not None:
             (hello, shares), self._shares = self._shares, None
@@ -118,21 +127,33 @@ class StepFacts:
                 continue  # it holds layers and was given no micro-batch
             forward_s, backward_s = (statistics.median(each) for each in zip(*self._seconds[worker], strict=True))
             ratios[worker] = (forward_s / planned.forward_s, backward_s / planned.backward_s)
-        forward, backward = [], []
-        for layer in range(self._layers):
-            mine = [ratios[w] for w, planned in self._planned.items() if w in ratios and layer in planned.layers]
-            if not mine or min(min(each) for each in mine) <= 0:
-                return None
-            forward.append(statistics.median(each[0] for each in mine))
-            backward.append(statistics.median(each[1] for each in mine))
+        held = self._by_layer(ratios)
+        if held is None:
+            return None
+        # Of two holders the slower one is slow, and not the other fast.
+        usual = [sum(map(statistics.median_low, zip(*each.values(), strict=True))) for each in held]
         speeds: dict[int, float] = {}
         for worker, ratio in ratios.items():
-            layers = self._planned[worker].layers
-            usual = statistics.fmean(forward[layer] + backward[layer] for layer in layers)
-            speed = usual / sum(ratio)
+            speed = statistics.fmean(usual[layer] for layer in self._planned[worker].layers) / sum(ratio)
             if not 1 / STRAGGLER <= speed <= STRAGGLER:
                 speeds[worker] = speed
-        return MeasuredFactors(forward=tuple(forward), backward=tuple(backward), speeds=speeds)
+        idle = {worker: speed for worker, speed in self._known.items() if worker not in self._planned}
+        self._known = speeds = {**idle, **speeds}
+        forward, backward = (
+            tuple(statistics.median(each[w][kind] * speeds.get(w, 1.0) for w in each) for each in held)
+            for kind in (0, 1)
+        )
+        return MeasuredFactors(forward=forward, backward=backward, speeds=speeds)
+
+    def _by_layer(self, ratios: Mapping[int, tuple[float, float]]) -> list[dict[int, tuple[float, float]]] | None:
+        """The ratios of each layer's holders; None where some layer's are not known."""
+        found = []
+        for layer in range(self._layers):
+            mine = {w: ratios[w] for w, planned in self._planned.items() if w in ratios and layer in planned.layers}
+            if not mine or min(map(min, mine.values())) <= 0:
+                return None
+            found.append(mine)
+        return found
 
 
 def _planned(hello: GroupHello, share: Share) -> _Planned:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.messages import Stepped, WorkerMessage
@@ -24,6 +24,9 @@ PREPARING_SHARE = 0.01
 facts may be new with every step: four small workers lost a fifth of their throughput to 40 ms of planning every second
 one."""
 
+SPEEDS_EVERY_S = 1.0
+"""Between two looks at whether workers are equally fast."""
+
 
 class Feedback:
     """Of one worker group. `clock`: seconds."""
@@ -33,6 +36,7 @@ class Feedback:
     ) -> None:
         self._planner, self._timed, self._facts, self._clock = planner, timed, StepFacts(), clock
         self._preparing, self._learnt, self._learns_from_s = 0, False, 0.0
+        self._were_uneven, self._looked_s = False, float("-inf")
 
     def begin(self, machine: WorkerGroupMachine) -> None:
         """A plan has come into force."""
@@ -75,3 +79,23 @@ class Feedback:
             f"step of this plan is expected to take {step_s:.4g} s"
         )
         return ToRecord("measured", reason, {"generation": message.generation, "step": message.step, "step_s": step_s})
+
+    def speeds(self, machine: WorkerGroupMachine) -> Mapping[int, float] | None:
+        """Speeds of the workers under the plan in force that are not like the others; None: not enough of its steps are
+        done, or it was looked a moment ago, or there never were any."""
+        if machine.phase is not GroupPhase.TRAINING or self._clock() < self._looked_s + SPEEDS_EVERY_S:
+            return None
+        self._looked_s = self._clock()
+        settled = self._facts.settled()
+        if settled is None:
+            return None
+        self._were_uneven = self._were_uneven or bool(settled.speeds)
+        return settled.speeds if self._were_uneven else None
+
+    def learn_settled(self, machine: WorkerGroupMachine) -> None:
+        """Facts as they are now, whenever the planner learnt last: a plan is to be made by them. `prepare` is to
+        follow."""
+        settled = self._facts.settled()
+        if settled is not None and machine.hello is not None:
+            self._facts.told, self._learnt = settled, True
+            self._planner.learn(settled, machine.hello, machine.present)

@@ -73,7 +73,7 @@ class Ways:
     def __init__(
         self, *, workers: int, pipelines: int, stages: int, first: ExecutionPlan | None, policies: frozenset[Policy]
     ) -> None:
-        self._workers, self._dp, self._pp, self._first = workers, pipelines, stages, first
+        self.workers, self._dp, self._pp, self._first = workers, pipelines, stages, first
         self._policies = policies
 
     def without_solvers(self) -> None:
@@ -85,7 +85,7 @@ class Ways:
         `Unplannable`."""
         if self._first is not None:
             return Way("start", self._given(self._first, model, present), "the plan that was given")
-        layers, workers = len(model.layers), present[: self._workers]
+        layers, workers = len(model.layers), present[: self.workers]
         if self._dp or self._pp:
             pp = self._pp or len(workers) // self._dp
             dp = self._dp or len(workers) // pp

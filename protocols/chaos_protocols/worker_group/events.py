@@ -75,7 +75,7 @@ class NoPlanMade:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPrepared:
     """The planner has worked out what `PreparePlan` named: to ask for it is a look-up now. Nothing is said where there
-    is no plan and nobody was to be drained."""
+    is no plan, nobody was to be drained, and it was not to be a faster one."""
 
     idle: frozenset[int]
     drained: frozenset[int] = frozenset()
@@ -83,7 +83,7 @@ class PlanPrepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlanPrepared:
-    """There is no plan for what `PreparePlan` named, without those that are drained."""
+    """There is no plan for what `PreparePlan` named: without those that are drained, or none that is faster."""
 
     idle: frozenset[int]
     drained: frozenset[int]
@@ -116,6 +116,14 @@ class WorkerOrdered:
     drain: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedsMeasured:
+    """At what speed workers compute by the last steps under the plan in force, where it is another one than that of the
+    others with their layers, which is 1. Told with every step once enough of them are done."""
+
+    speeds: Mapping[int, float]
+
+
 @dataclass(frozen=True, slots=True)
 class RunFound:
     """The answer to `JoinRun`: a daemon is there, and waits for the hello."""
@@ -146,6 +154,7 @@ Event: TypeAlias = (
     | GroupTimerFired
     | EndWanted
     | WorkerOrdered
+    | SpeedsMeasured
     | RunEvent
 )
 
@@ -193,10 +202,12 @@ class AskPlanner:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
     """Work out, while training goes on, what to do with these workers beside those of the plan in force, and without
-    those that are `drained`. Answered by `PlanPrepared` or `NoPlanPrepared`."""
+    those that are `drained`. `faster`: only a plan will do whose steps take so much less time that it is worth a stop.
+    Answered by `PlanPrepared` or `NoPlanPrepared`."""
 
     idle: frozenset[int]
     drained: frozenset[int] = frozenset()
+    faster: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

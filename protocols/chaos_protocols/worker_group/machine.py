@@ -86,8 +86,8 @@ class WorkerGroupMachine(ToBeDone):
                     self._stands_still(worker, reason, over_s)
                 case ev.PlanMade() | ev.NoPlanMade():
                     self._planner_said(event)
-                case ev.PlanPrepared() | ev.NoPlanPrepared() | ev.WorkerOrdered():
-                    self.places.handle(event)
+                case ev.PlanPrepared() | ev.NoPlanPrepared() | ev.WorkerOrdered() | ev.SpeedsMeasured():
+                    self.places.handle(event, now_s)
                 case ev.GroupTimerFired(timer=timer):
                     self._fired(timer)
                 case ev.EndWanted(reason=reason):

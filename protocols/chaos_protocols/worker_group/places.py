@@ -1,4 +1,4 @@
-"""Who may have a place in a plan: who came, whom an operator took out; and why another plan is wanted.
+"""Who may have a place in a plan: who came, whom an operator took out, who is slow; and why another plan is wanted.
 
 A worker is drained where its operator wants its device for something else: from a step boundary on it holds nothing,
 and its process waits. It is there until then, so its layers move from it like those of any other, and nothing is lost,
@@ -8,13 +8,14 @@ no plan is to be had without those that were drained, they are taken back. Owned
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group.crew import Crew
 from chaos_protocols.worker_group.phases import GroupPhase
 from chaos_protocols.worker_group.port import Group
+from chaos_protocols.worker_group.uneven import UnevenWorkers
 
 
 class PlacedGroup(Group, Protocol):
@@ -43,6 +44,8 @@ class Places:
         """Are to be drained, and may still have layers; in the order of the orders."""
         self._planned: frozenset[int] = frozenset()
         """Of those, the ones that the plan which was worked out last does without."""
+        self._speeds, self._uneven = UnevenWorkers(), ""
+        """Why a faster plan is worked out; empty: none is."""
 
     @property
     def free(self) -> frozenset[int]:
@@ -65,7 +68,8 @@ class Places:
 
     def begins(self) -> None:
         """A plan is in force."""
-        self._begun = True
+        self._begun, self._uneven = True, ""
+        self._speeds.begins()
         for worker in sorted(self.leaving.keys() - self._group.training):
             self._is_out(worker)
         self.look()
@@ -73,22 +77,39 @@ class Places:
     def look(self) -> None:
         """Another plan from the next step boundary on, if one is here that this one could do with, or is to go; it is
         worked out before anybody stops for it."""
-        room = self._came() and len(self._group.training) < self._most
-        if self._group.phase is GroupPhase.TRAINING and (room or self.leaving):
+        if self._group.phase is GroupPhase.TRAINING and self._is_due:
+            self._uneven = ""  # that plan is made by what was measured, too
             self._group.do(ev.PreparePlan(idle=self.free, drained=self.without))
 
-    def handle(self, event: ev.PlanPrepared | ev.NoPlanPrepared | ev.WorkerOrdered) -> None:
-        """What the planner has worked out, or an operator orders."""
+    def _measured(self, speeds: Mapping[int, float], now_s: float) -> None:
+        """What workers' steps take now. Where one has become slow, or fast again, a plan for that is worked out, unless
+        another one is anyway."""
+        training = self._group.phase is GroupPhase.TRAINING
+        if not training or self._is_due or self.wanted or self._uneven:
+            return
+        self._uneven = self._speeds.look(speeds, self._group.training, now_s)
+        if self._uneven:
+            self._group.do(ev.PreparePlan(idle=self.free, drained=self.without, faster=True))
+
+    def handle(
+        self, event: ev.PlanPrepared | ev.NoPlanPrepared | ev.WorkerOrdered | ev.SpeedsMeasured, now_s: float
+    ) -> None:
+        """What the planner has worked out, or an operator orders, or steps have shown."""
         if isinstance(event, ev.WorkerOrdered):
             self._ordered(event)
+        elif isinstance(event, ev.SpeedsMeasured):
+            self._measured(event.speeds, now_s)
         else:
             self._prepared(event)
 
     def _prepared(self, said: ev.PlanPrepared | ev.NoPlanPrepared) -> None:
         """The planner's answer to that: of the workers that are here by now, or of others."""
-        if self._group.phase is not GroupPhase.TRAINING or not (self._came() or self.leaving):
-            return
         asked_now = (said.idle, said.drained) == (self.free, self.without)
+        if self._group.phase is not GroupPhase.TRAINING:
+            return
+        if not self._is_due:
+            self._faster(said, asked_now=asked_now)
+            return
         if isinstance(said, ev.NoPlanPrepared):
             newest = [worker for worker in self.leaving if worker in said.drained][-1:]
             self._refuse(newest, said.reason)
@@ -102,6 +123,16 @@ class Places:
             self.wanted = f"worker {min(self._came())} is here"
         elif not self.wanted:
             self.look()
+
+    def _faster(self, said: ev.PlanPrepared | ev.NoPlanPrepared, *, asked_now: bool) -> None:
+        """The answer to whether there is a faster plan, if that was the question."""
+        uneven, self._uneven = self._uneven, ""
+        if not uneven:
+            return
+        if isinstance(said, ev.NoPlanPrepared):
+            self._group.note("plan-kept", f"{uneven}; {said.reason}", step=self._group.step)
+        elif asked_now:
+            self.wanted = uneven
 
     def give_back(self, reason: str) -> bool:
         """There is no plan. Whether one may be had with those that were to do without layers."""
@@ -178,6 +209,11 @@ class Places:
         self.look()
 
     # ---- inside
+
+    @property
+    def _is_due(self) -> bool:
+        """Somebody came for whom there is room, or is to go."""
+        return bool(self.leaving) or (bool(self._came()) and len(self._group.training) < self._most)
 
     def _came(self) -> frozenset[int]:
         """Who came since the planner was asked. Whom it had and gave no place it has no use for: to ask again after

@@ -204,7 +204,8 @@ def _reason(chosen: PolicyCandidate, candidates: tuple[PolicyCandidate, ...], lo
     refused = [each.policy.value for each in candidates if not each.available]
     against = f", against {' and '.join(others)}" if others else ""
     without = f"; {' and '.join(refused)} not possible" if refused else ""
+    loss = f" after {lost} lost" if lost else ""
     return (
-        f"{chosen.policy.value} after {lost} lost: {chosen.step_s:.4g} s a step after a transition of "
+        f"{chosen.policy.value}{loss}: {chosen.step_s:.4g} s a step after a transition of "
         f"{chosen.transition_s:.3g} s gives {chosen.score:.4g} samples/s {until}{against}{without}."
     )

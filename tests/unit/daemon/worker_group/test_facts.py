@@ -7,7 +7,7 @@ from tests.unit.protocols.worker_group.group_bench import hello
 
 from chaos_protocols.streams import BackwardPass, ForwardPass, Share
 from chaos_protocols.worker_group.events import AskPlanner
-from chaosd.worker_group.facts import STEPS_MIN, MeasuredFactors, StepFacts
+from chaosd.worker_group.facts import STEPS_KEPT, STEPS_MIN, MeasuredFactors, StepFacts
 from chaosd.worker_group.planning import SitePlanner
 
 HELLO = hello(0)  # two layers of 1 ms forward and 2 ms backward
@@ -56,6 +56,26 @@ def test_a_worker_that_takes_longer_than_its_peers_is_a_slower_device() -> None:
             found = facts.take(worker, {kind: slow * each for kind, each in seconds.items()}) or found
     assert found is not None and found.speeds == {1: pytest.approx(0.5)}
     assert found.forward == pytest.approx((1.0, 1.0))
+
+
+def test_of_two_holders_the_slower_one_is_slow_and_the_layer_what_it_was() -> None:
+    found = fed(w2=(3.2, 6.4))
+    assert found is not None and found.speeds == {2: pytest.approx(1 / 1.6)}
+    assert (found.forward, found.backward) == (pytest.approx((1.0, 1.0)), pytest.approx((1.0, 1.0)))
+
+
+def test_what_is_settled_is_that_of_many_steps_of_one_plan() -> None:
+    facts = StepFacts()
+    facts.begin(HELLO, SHARES)
+    for number in range(STEPS_KEPT):
+        assert facts.settled() is None, number
+        for worker in range(4):
+            slow = 2.0 if worker == 3 else 1.0
+            facts.take(worker, {"forward": slow * 0.002, "backward": slow * 0.004})
+    settled = facts.settled()
+    assert settled is not None and settled.speeds == {3: pytest.approx(0.5)}
+    facts.begin(HELLO, SHARES)
+    assert facts.settled() is None
 
 
 def test_nothing_is_told_twice_and_another_plan_begins_anew() -> None:

@@ -11,8 +11,8 @@ from chaos_protocols.streams import BackwardPass, ForwardPass, Share
 from chaos_protocols.worker_group.events import PlanMade
 from chaos_protocols.worker_group.messages import GroupHello, Stepped
 from chaos_protocols.worker_group.plan import Plan
-from chaosd.worker_group.facts import STEPS_MIN, MeasuredFactors
-from chaosd.worker_group.feedback import PREPARING_SHARE, Feedback
+from chaosd.worker_group.facts import STEPS_KEPT, STEPS_MIN, MeasuredFactors
+from chaosd.worker_group.feedback import PREPARING_SHARE, SPEEDS_EVERY_S, Feedback
 from chaosd.worker_group.planning import SitePlanner
 
 STEP_S, PREPARING_S = 0.1, 0.25
@@ -66,13 +66,16 @@ class Steps:
     def prepare(self) -> None:
         asyncio.run(self.feedback.prepare(self.bench.machine))
 
-    def step(self, slowness: float) -> bool:
-        """Whether the planner has learnt from it; what follows a loss is worked out anew then."""
+    def step(self, slowness: float, **slower: float) -> bool:
+        """Whether the planner has learnt from it; what follows a loss is worked out anew then. `slower`: how many times
+        more a worker takes, by its name."""
         self.clock.now_s += STEP_S
-        seconds = {"forward": 0.002 * slowness, "backward": 0.004 * slowness}
-        machine = self.bench.machine
-        said = Stepped(generation=machine.generation, step=machine.step, seconds=seconds)
-        told = [self.feedback.take(worker, said, machine) for worker in range(4)]
+        machine, told = self.bench.machine, []
+        for worker in range(4):
+            times = slowness * slower.get(f"w{worker}", 1.0)
+            seconds = {"forward": 0.002 * times, "backward": 0.004 * times}
+            said = Stepped(generation=machine.generation, step=machine.step, seconds=seconds)
+            told.append(self.feedback.take(worker, said, machine))
         learnt = any(told)
         if learnt:
             self.prepare()
@@ -117,3 +120,39 @@ def test_nothing_is_learnt_while_answers_are_worked_out() -> None:
 
     assert not any(asyncio.run(meanwhile()))
     assert steps.step(slowness=2.0)
+
+
+def test_a_worker_that_is_slow_is_told_after_many_steps_now_and_then_and_when_it_is_fast_again() -> None:
+    steps = Steps()
+    machine = steps.bench.machine
+    for _ in range(STEPS_KEPT):
+        assert steps.feedback.speeds(machine) is None
+        steps.step(1.0, w3=2.0)
+    steps.clock.now_s += SPEEDS_EVERY_S
+    assert steps.feedback.speeds(machine) == {3: pytest.approx(0.5)}
+    assert steps.feedback.speeds(machine) is None, "that was said a moment ago"
+    for _ in range(STEPS_KEPT):
+        steps.step(1.0)
+    steps.clock.now_s += SPEEDS_EVERY_S
+    assert steps.feedback.speeds(machine) == {}
+
+
+def test_of_workers_that_are_alike_nothing_is_told() -> None:
+    steps = Steps()
+    for _ in range(2 * STEPS_KEPT):
+        steps.step(1.0)
+        steps.clock.now_s += SPEEDS_EVERY_S
+        assert steps.feedback.speeds(steps.bench.machine) is None
+
+
+def test_a_plan_for_a_slow_worker_is_made_by_the_facts_of_now() -> None:
+    steps = Steps()
+    for _ in range(STEPS_KEPT):
+        steps.step(1.0, w3=2.0)
+    for _ in range(STEPS_KEPT):
+        assert not steps.step(1.0, w3=4.0), "what was worked out before is too new"
+    steps.feedback.learn_settled(steps.bench.machine)
+    assert [dict(each.speeds) for each in steps.planner.learnt] == [
+        {3: pytest.approx(0.5)},
+        {3: pytest.approx(0.25)},
+    ]

@@ -332,3 +332,38 @@ def test_where_memory_is_short_no_plan_does_without_a_worker_and_that_is_said() 
     with pytest.raises(Unplannable, match="memory") as refused:
         planner.prepare_change(tight, frozenset(range(2)), frozenset(), frozenset({1}))
     assert not refused.value.hopeless
+
+
+# ---- a worker that is slow
+
+
+def slowed(speed: float, *, idle: int = 0) -> tuple[SitePlanner, GroupHello, float]:
+    """Worker 3 of four has become slow: the planner, and what a step takes now."""
+    planner, greeted = SitePlanner(workers=4), greeting(micro_batches=32)
+    begun(planner, range(4), greeted)
+    factors = MeasuredFactors(forward=(1.0,) * 6, backward=(1.0,) * 6, speeds={3: speed})
+    return planner, greeted, planner.learn(factors, greeted, frozenset(range(4 + idle)))
+
+
+def test_where_a_worker_is_slow_others_do_more_if_that_is_faster_enough() -> None:
+    planner, greeted, now_s = slowed(0.5)
+    here = frozenset(range(4))
+    planner.prepare_change(greeted, here, frozenset(), faster=True)
+    plan = planner.make(ask(2), greeted, here)
+    assert plan.step_s < 0.9 * now_s and plan.workers == here
+    assert "4 x" not in plan.shape, "the slow one has less to do"
+
+
+def test_a_plan_that_is_hardly_faster_is_not_worth_a_stop() -> None:
+    planner, greeted, _ = slowed(0.97)
+    with pytest.raises(Unplannable, match=r"by the plan in force and .* by the best of the others, which is not worth"):
+        planner.prepare_change(greeted, frozenset(range(4)), frozenset(), faster=True)
+
+
+def test_a_spare_takes_the_place_of_a_slow_worker_which_waits_as_one() -> None:
+    planner, greeted, now_s = slowed(0.5, idle=1)
+    here, spare = frozenset(range(5)), frozenset({4})
+    planner.prepare_change(greeted, here, spare, faster=True)
+    plan = planner.make(ask(2, idle={4}), greeted, here)
+    assert plan.workers == {0, 1, 2, 4} and plan.shares[3].last_layer == 0
+    assert plan.step_s == pytest.approx(now_s / 2, rel=0.2) and {move.target for move in plan.moves} == {4}

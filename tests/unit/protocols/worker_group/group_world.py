@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass, field
 
 from tests.unit.protocols.worker_group.group_bench import TOKEN, hello
+from tests.unit.protocols.worker_group.modelled_worker import Worker
 
 from chaos_protocols.streams import Share
 from chaos_protocols.worker_group import events as ev
@@ -21,57 +21,15 @@ from chaos_protocols.worker_group.phases import GroupPhase
 from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.settings import LAST_HOLDER_S, GroupSettings
 from chaos_protocols.worker_group.tags import StepPhase, StepTag
+from chaos_protocols.worker_group.uneven import LOOK_EVERY_S
 
 LAYERS = 2
 ACTIONS_MAX = 20_000
 
 
-@dataclass
-class Worker:
-    """`updates`: of each layer that it holds."""
-
-    number: int
-    updates: dict[int, int]
-    alive: bool = True
-    hanging: bool = False
-    starved: bool = False
-    """It hangs for a while only."""
-    over_s: float = 0.0
-    """For how long it has been hanging when it was suspected last."""
-    greeted: bool = False
-    order: msg.PlanOrder | None = None
-    going: bool = False
-    stopped: int = -1
-    contributed: bool = False
-    joined: bool = False
-    holds: bool = False
-    whole: bool = True
-    """Whether its layers have a state at all (in a run: before one was taken they may not)."""
-    part: bool = False
-    """Some layers of the plan that it executes have none."""
-    phase: StepPhase = StepPhase.COMPUTE
-    done: bool = False
-    incoming: deque[msg.ControllerMessage] = field(default_factory=deque)
-    outgoing: deque[msg.WorkerMessage] = field(default_factory=deque)
-
-    @property
-    def generation(self) -> int:
-        return -1 if self.order is None else self.order.generation
-
-    @property
-    def step(self) -> int:
-        """That of its state; all of its layers have the same."""
-        (step,) = set(self.updates.values()) or {0}
-        return step
-
-    @property
-    def trains(self) -> bool:
-        order = self.order
-        return self.going and order is not None and order.share.last_layer > 0 and self.stopped < order.generation
-
-
 class World:
     """`faults`: how many workers die or hang in all; `orders`: how often an operator drains one or lets one in;
+    `uneven`: how often speeds are measured that are not those of before;
     `loaded`: none dies by itself and none hangs for good, they only get no processor. `copies`: how many holders of a
     layer keep its optimizer's state; 0: all."""
 
@@ -86,12 +44,16 @@ class World:
         steps: int,
         copies: int = 0,
         orders: int = 0,
+        uneven: int = 0,
         loaded: bool = False,
     ) -> None:
         self.draw = random.Random(seed)
         self.copies, self.loaded = copies, loaded
         self.machine = WorkerGroupMachine(GroupSettings(token=TOKEN, workers=workers, spares=spares, restarts=restarts))
-        self.steps, self.faults, self.orders = steps, faults, orders
+        self.steps, self.faults, self.orders, self.uneven = steps, faults, orders, uneven
+        self.now_s = 0.0
+        self.looks = self.replanned = 0
+        """For a faster plan; and how often all stopped for one."""
         self.ordered_now: set[tuple[int, bool]] = set()
         """Orders that were not answered yet."""
         self.out: set[int] = set()
@@ -127,6 +89,8 @@ class World:
                 self.strike()
             elif self.orders and self.draw.random() < 0.03:
                 self.order()
+            elif self.uneven and self.draw.random() < 0.03:
+                self.measure()
             elif actions:
                 name, number = self.draw.choice(actions)
                 getattr(self, name)(number)
@@ -174,6 +138,14 @@ class World:
         worker, drain = self.draw.randrange(len(self.workers) + 1), self.draw.random() < 0.7
         self.ordered_now.add((worker, drain))
         self.feed(ev.WorkerOrdered(worker=worker, drain=drain))
+
+    def measure(self) -> None:
+        self.uneven -= 1
+        chosen = self.draw.sample(sorted(self.workers), self.draw.randrange(3) % (len(self.workers) + 1))
+        speeds = {worker: self.draw.uniform(0.1, 2.0) for worker in chosen}
+        for _ in range(2):
+            self.now_s += self.draw.uniform(0.0, 2 * LOOK_EVERY_S)
+            self.feed(ev.SpeedsMeasured(speeds=speeds))
 
     def die(self, worker: Worker) -> None:
         worker.alive = False
@@ -237,7 +209,7 @@ class World:
 
     def prepare(self, _: int) -> None:
         wanted = self.preparing.popleft()
-        if wanted.drained and self.draw.random() < 0.3:
+        if (wanted.drained or wanted.faster) and self.draw.random() < 0.3:
             self.feed(ev.NoPlanPrepared(idle=wanted.idle, drained=wanted.drained, reason="it does not fit"))
         else:
             self.feed(ev.PlanPrepared(idle=wanted.idle, drained=wanted.drained))
@@ -314,7 +286,7 @@ class World:
     # ---- effects
 
     def feed(self, event: ev.Event) -> None:
-        for effect in self.machine.handle(event, now_s=0.0):
+        for effect in self.machine.handle(event, now_s=self.now_s):
             match effect:
                 case ev.StartWorker(worker=number):
                     self.workers[number] = Worker(number, dict.fromkeys(range(LAYERS), 0))
@@ -340,7 +312,8 @@ class World:
                     assert self.out & here <= effect.drained <= here, "who was drained is not offered"
                     self.asked.append(effect)
                 case ev.PreparePlan(idle=idle):
-                    assert idle or effect.drained - self.out, "for nobody there is nothing to prepare"
+                    assert idle or effect.drained - self.out or effect.faster, "for nobody there is nothing to prepare"
+                    self.looks += effect.faster
                     self.preparing.append(effect)
                 case ev.OrderAnswered(worker=number, drain=drain, done=done):
                     self.outcomes[drain, done] += 1
@@ -348,6 +321,8 @@ class World:
                     self.ordered_now.discard((number, drain))
                 case ev.NoteEvent(kind="worker-drained", fields=fields):
                     self.out.add(int(str(fields["worker"])))
+                case ev.NoteEvent(kind="stop", reason=reason):
+                    self.replanned += "computes at" in reason
                 case ev.NoteEvent(kind="worker-undrained", fields=fields):
                     self.out.discard(int(str(fields["worker"])))
                 case ev.PutPlanInForce(asked=asked):

@@ -66,3 +66,28 @@ def test_orders_among_losses_lose_no_more_than_the_losses_do() -> None:
             assert "layers are lost" in text or "no worker with state is left" in text, (seed, text)
         else:
             assert world.committed == set(range(8))
+
+
+def test_speeds_that_change_at_any_moment_cost_no_step_and_end_no_training() -> None:
+    looks = replanned = 0
+    for seed in range(200):
+        world = World(
+            seed, workers=1 + seed % 5, spares=seed % 3, restarts=2, faults=0, steps=12, uneven=9, orders=seed % 2
+        )
+        world.run()
+        assert (world.ended, world.committed) == ("", set(range(12)))
+        looks, replanned = looks + world.looks, replanned + world.replanned
+    assert looks > 200 and 100 < replanned < looks, (looks, replanned)
+
+
+def test_changing_speeds_among_losses_lose_no_more_than_the_losses_do() -> None:
+    for seed in range(200):
+        world = World(
+            seed, workers=2 + seed % 4, spares=seed % 3, restarts=seed % 5, faults=seed % 7, steps=8, uneven=seed % 12
+        )
+        world.run()
+        if world.ended:
+            text = world.ended
+            assert "layers are lost" in text or "no worker with state is left" in text, (seed, text)
+        else:
+            assert world.committed == set(range(8))
