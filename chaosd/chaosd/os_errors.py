@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import resource
 import socket
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -63,6 +64,36 @@ _REMEDIES = {
     errno.ENOTDIR: "a part of that path is a file; choose another path",
     errno.ENAMETOOLONG: "that path is too long; choose a shorter one",
 }
+
+
+_MAY_PASS = frozenset(
+    {
+        errno.EADDRINUSE,
+        errno.EADDRNOTAVAIL,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EROFS,
+        *_NAME_ERRORS,
+    }
+)
+_SQLITE_MAY_PASS = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM})
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a later start may find that mended, without a word of the operator's changed: a disk has room again, the
+    network gives the machine its address. At the root of `error` lies what the system said."""
+    root: BaseException | None = error
+    while root is not None:
+        if isinstance(root, OSError) and root.errno in _MAY_PASS:
+            return True
+        if isinstance(root, sqlite3.Error) and getattr(root, "sqlite_errorcode", 0) & 0xFF in _SQLITE_MAY_PASS:
+            return True
+        root = root.__cause__
+    return False
 
 
 def files_allowed() -> int:

@@ -7,6 +7,7 @@ that a daemon still answers at is left alone.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 import stat
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from chaosd.os_errors import SOCKET_PATH_BYTES_MAX, explain
 
+log = logging.getLogger("chaosd")
 PROBE_TIMEOUT_S = 1.0
 LISTEN_BACKLOG = 16
 
@@ -51,7 +53,8 @@ class UnixListener:
         self._inode = (facts.st_dev, facts.st_ino)
 
     def close(self) -> None:
-        """Close the socket and remove its file, unless a successor has put its own there."""
+        """Close the socket and remove its file, unless a successor has put its own there. Never raises: a file that
+        stays is replaced at the next start, and a disk that fails must not hide why the daemon ends."""
         self.socket.close()
         try:
             facts = self.path.lstat()
@@ -59,6 +62,8 @@ class UnixListener:
                 self.path.unlink()
         except FileNotFoundError:
             pass
+        except OSError as error:
+            log.warning("%s stays behind: %s", self.path, explain(error))
 
 
 def _clear(path: Path, setting: str) -> None:

@@ -32,9 +32,9 @@ def one_site(tmp_path: Path) -> Cluster:
     return cluster
 
 
-def start_fails(site: Site) -> str:
+def start_fails(site: Site, *, code: int = 2) -> str:
     done = warm.run(site.daemon_command(), folder=site.folder, environment=environment(), limit_s=90)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
 
@@ -45,12 +45,23 @@ def test_a_second_daemon_on_the_same_data_directory_is_refused(tmp_path: Path) -
         assert "another" in start_fails(cluster.sites[0])
 
 
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+def test_a_port_in_use_is_named_and_a_service_manager_tries_again(tmp_path: Path) -> None:
+    """Exit code 1, not 2: it may be free in a moment."""
     cluster = one_site(tmp_path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", cluster.sites[0].port))
         taken.listen()
-        assert str(cluster.sites[0].port) in start_fails(cluster.sites[0])
+        assert str(cluster.sites[0].port) in start_fails(cluster.sites[0], code=1)
+
+
+def test_an_address_that_the_machine_has_not_got_yet_is_tried_again(tmp_path: Path) -> None:
+    """As at boot, before the network is up."""
+    site = one_site(tmp_path).sites[0]
+    command = site.daemon_command()
+    config = Path(command[command.index("--config") + 1])
+    config.write_text(config.read_text().replace(f"127.0.0.1:{site.port}", "192.0.2.1:7400"))
+    said = start_fails(site, code=1)
+    assert "192.0.2.1:7400 is no address of this machine" in said
 
 
 def test_a_corrupt_journal_stops_the_daemon_and_is_not_reset(tmp_path: Path) -> None:

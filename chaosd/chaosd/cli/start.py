@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from chaosd.cli.options import EXIT_USAGE, config_path, fail
+from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, config_path, fail
 from chaosd.config.file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError, flag_name
 
 SWITCHES = ("bootstrap", "exit_with_worker")
@@ -95,9 +95,10 @@ def start(
 
 
 def become(run: Callable[[], int]) -> NoReturn:
-    """Be the daemon that `run` runs: end with its status, or say in a line why it cannot start."""
+    """Be the daemon that `run` runs: end with its status, or say in a line why it cannot start: with EXIT_FAILED where
+    a later start may find that mended, as a service manager makes it, else with EXIT_USAGE."""
     from chaosd.identity import IdentityError
-    from chaosd.os_errors import explain
+    from chaosd.os_errors import explain, may_pass
     from chaosd.storage.history import HistoryError
     from chaosd.storage.journal.journal import JournalError
     from chaosd.transport.errors import ListenError
@@ -105,12 +106,10 @@ def become(run: Callable[[], int]) -> NoReturn:
 
     try:
         code = run()
-    except UnixSocketError as error:
-        fail(f"the daemon cannot start: {error}", EXIT_USAGE)
-    except OSError as error:
-        fail(f"the daemon cannot start: {explain(error)}", EXIT_USAGE)
-    except (ConfigError, IdentityError, JournalError, HistoryError, ListenError) as error:
-        fail(f"the daemon cannot start: {error}", EXIT_USAGE)
+    except (OSError, ConfigError, IdentityError, JournalError, HistoryError, ListenError) as error:
+        plain = isinstance(error, OSError) and not isinstance(error, UnixSocketError)
+        text = explain(error) if plain and isinstance(error, OSError) else str(error)
+        fail(f"the daemon cannot start: {text}", EXIT_FAILED if may_pass(error) else EXIT_USAGE)
     raise typer.Exit(code)
 
 

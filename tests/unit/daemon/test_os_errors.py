@@ -6,16 +6,22 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sqlite3
 import subprocess
 import sys
 import types
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import typer
 
 from chaosd.api.client import LocalClient, NoDaemonError, SocketUnusableError
 from chaosd.cli import main
-from chaosd.os_errors import FILES_FIXED, explain, files_allowed, raise_files_allowed
+from chaosd.cli.start import become
+from chaosd.os_errors import FILES_FIXED, explain, files_allowed, may_pass, raise_files_allowed
+from chaosd.transport.errors import ListenError
+from chaosd.unix_sockets import UnixListener
 
 
 @pytest.mark.parametrize(
@@ -37,6 +43,66 @@ from chaosd.os_errors import FILES_FIXED, explain, files_allowed, raise_files_al
 def test_an_error_is_told_with_its_file_and_what_to_do(number: int, words: str) -> None:
     told = explain(OSError(number, os.strerror(number)), "/data/journal")
     assert told.startswith("/data/journal: ") and words in told
+
+
+@pytest.mark.parametrize(
+    ("number", "passes"),
+    [
+        (errno.ENOSPC, True),
+        (errno.EROFS, True),
+        (errno.EADDRNOTAVAIL, True),
+        (errno.EADDRINUSE, True),
+        (errno.EACCES, False),
+        (errno.ENOTDIR, False),
+    ],
+)
+def test_what_a_later_start_may_find_mended_is_known_by_what_the_system_said(number: int, passes: bool) -> None:
+    told = RuntimeError("the journal cannot be written")
+    told.__cause__ = OSError(number, os.strerror(number))
+    assert may_pass(told) is passes and may_pass(told.__cause__) is passes
+    assert not may_pass(RuntimeError("the configuration is wrong"))
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 1), (errno.EADDRNOTAVAIL, 1), (errno.EACCES, 2)])
+def test_a_daemon_that_cannot_start_ends_with_2_only_where_no_later_start_could(number: int, code: int) -> None:
+    """2 is what a service manager does not start again."""
+
+    def run() -> int:
+        try:
+            raise OSError(number, os.strerror(number))
+        except OSError as error:
+            raise ListenError("no way to listen") from error
+
+    with pytest.raises(typer.Exit) as ended:
+        become(run)
+    assert ended.value.exit_code == code
+
+
+def test_a_disk_on_which_the_history_finds_no_room_may_have_some_later(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as history:
+        history.execute("PRAGMA max_page_count = 2")
+        history.execute("CREATE TABLE one (text)")
+        with pytest.raises(sqlite3.OperationalError, match="full") as full:
+            history.execute("INSERT INTO one VALUES (?)", ("x" * 100_000,))
+        with pytest.raises(sqlite3.OperationalError, match="syntax") as wrong:
+            history.execute("nonsense")
+    assert may_pass(full.value) and not may_pass(wrong.value)
+
+
+def test_a_socket_file_that_cannot_be_removed_does_not_hide_why_the_daemon_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = UnixListener(tmp_path / "s", "api_socket")
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        listener.close()
+    assert "read-only" in caplog.text and (tmp_path / "s").exists()
+    UnixListener(tmp_path / "s", "api_socket").close()
+    assert not (tmp_path / "s").exists(), "the next start replaces it"
 
 
 def test_a_path_too_long_for_a_socket_is_told_as_such(tmp_path: Path) -> None:

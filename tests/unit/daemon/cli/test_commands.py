@@ -354,7 +354,7 @@ def test_start_hands_file_and_flags_to_the_daemon_and_ends_with_its_code(
 
 @pytest.mark.parametrize(
     "error",
-    [OSError(98, "address in use"), ConfigError("no peers"), IdentityError("no key yet"), JournalError("damaged")],
+    [OSError(21, "is a directory"), ConfigError("no peers"), IdentityError("no key yet"), JournalError("damaged")],
 )
 def test_a_daemon_that_cannot_start_says_so_in_a_line_and_ends_with_2(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -365,7 +365,7 @@ def test_a_daemon_that_cannot_start_says_so_in_a_line_and_ends_with_2(
     daemon = types.ModuleType("chaosd.daemon")
     daemon.run_daemon = run_daemon  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "chaosd.daemon", daemon)
-    told = "address in use" if isinstance(error, OSError) else str(error)
+    told = "is a directory" if isinstance(error, OSError) else str(error)
     assert run("start", code=2).stderr == f"the daemon cannot start: {told}\n"
 
 
