@@ -354,7 +354,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         if model is not None and graceful:
             model.close()
         try:
-            if self._conversation is not None and graceful and not self.left:
+            if self._conversation is not None and graceful and not self.left and not self._in_child:
                 self._conversation.leave(self._signals.reason or "the script ended")
         finally:
             if self._framework is not None:
@@ -384,6 +384,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
     def _registered(self) -> SyncSession:
         if self._session is None:
             raise ValueError("nothing is registered yet; call coordinator.register(model=..., optimizer=...) first")
+        self._check_process()
         return self._session
 
     def _say(self, text: str) -> None:

@@ -3,6 +3,7 @@ daemon."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,8 @@ class Entering(ParallelSite, ABC):
         self._framework: Framework | None = None
         self._session: SyncSession | None = None
         self._conversation: Conversation | None = None
+        self._pid = os.getpid()
+        """The process that talks with the daemon: a child that was forked has its socket and its shared memory, too."""
         self._wakeup = Wakeup()
         self._signals = ExitSignals(self._wakeup, verbose=line.verbose)
 
@@ -89,10 +92,23 @@ class Entering(ParallelSite, ABC):
 
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""
-        self._session = session
+        self._session, self._pid = session, os.getpid()
         replica, line = Replica(session, self._encoding), self._line
         self._conversation = Conversation(
             line.path, replica, self._signals, self._wakeup, reconnect_s=line.reconnect_s, verbose=line.verbose
         )
         self._conversation.join(line.connect_s)
         return self._conversation
+
+    @property
+    def _in_child(self) -> bool:
+        """This is a child of the process that talks with the daemon."""
+        return self._conversation is not None and self._pid != os.getpid()
+
+    def _check_process(self) -> None:
+        """Raises ValueError in a child: a word of its own in that conversation would leave both waiting for ever."""
+        if self._in_child:
+            raise ValueError(
+                f"this coordinator trains in process {self._pid}, and this is process {os.getpid()}, forked from it: "
+                "call it in the process that registered the model, and hand over results (a queue, a pipe)"
+            )

@@ -1,0 +1,68 @@
+"""A process that was forked from the script has its coordinator, socket and shared memory too: nothing of what it does
+there reaches the daemon."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.sdk.fake_daemon import FakeDaemon
+from tests.unit.sdk.line import Line
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def in_child(work: Callable[[], None]) -> str:
+    """What went wrong in a child that did it; empty: nothing."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            os.write(writer, traceback.format_exc()[-4000:].encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        said = told.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def trains_two_rounds(daemon: FakeDaemon) -> None:
+    daemon.founder()
+    daemon.echo_round()
+    daemon.echo_round()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda line: line.coordinator.step(),
+        lambda line: line.coordinator.gradients,
+        lambda line: line.coordinator.check_state_replication(),
+        lambda line: line.coordinator.request_node_exit(),
+    ],
+    ids=["step", "gradients", "check_state_replication", "request_node_exit"],
+)
+def test_a_forked_child_that_calls_the_coordinator_is_told_and_its_parent_trains_on(
+    socket_file: Path, call: Callable[[Line], None]
+) -> None:
+    with FakeDaemon(socket_file, trains_two_rounds), Line(socket_file) as line:
+        line.register()
+        assert line.step()
+        said = in_child(lambda: call(line))
+        assert f"trains in process {os.getpid()}" in said and "hand over results" in said
+        assert line.step() and line.coordinator.round == 2
+
+
+def test_a_forked_child_that_ends_the_block_does_not_leave_in_its_parents_name(socket_file: Path) -> None:
+    with FakeDaemon(socket_file, trains_two_rounds), Line(socket_file) as line:
+        line.register()
+        assert line.step()
+        assert in_child(line.coordinator.close) == ""
+        assert line.step() and line.coordinator.round == 2
