@@ -155,6 +155,7 @@ class StateKeeper:
             return
         self._written = kept
         started_s = time.monotonic()
+        offered = folder.known | {checkpoint}
 
         def done(size_bytes: int | None, reason: str) -> None:
             if self._kept is not kept and self._spare is None and self._kept is not None:
@@ -165,6 +166,8 @@ class StateKeeper:
                 checkpoint=checkpoint, size_bytes=size_bytes or 0, took_s=took_s, reason=reason
             )
             self._tell(written)
+            if not reason and folder.known != offered:  # older ones made room
+                self._tell(events.CheckpointsFound(checkpoints=tuple(sorted(folder.known))))
 
         state = kept.buffer.data
 

@@ -42,6 +42,11 @@ class CheckpointFolder:
         self._kept = kept
         self._known: dict[CheckpointFacts, Path] = {}
 
+    @property
+    def known(self) -> frozenset[CheckpointFacts]:
+        """Those that can be offered, as of the last look and of what was written, removed and found damaged since."""
+        return frozenset(self._known)
+
     def found(self) -> tuple[CheckpointFacts, ...]:
         """Every checkpoint of this run that can be offered; what an interrupted write left is removed. Never raises:
         a folder that cannot be read offers nothing, and the log says why. Once one was written in this run, those of

@@ -134,6 +134,21 @@ async def test_a_checkpoint_is_written_from_the_copy_while_a_newer_one_is_taken(
     await bench.keeper.close()
 
 
+async def test_checkpoints_that_made_room_for_a_newer_one_are_offered_no_more(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    told: list[events.Event] = []
+    for number in (10, 20, 30):
+        bench.fill(number)
+        bench.do(effects.SaveMemoryCheckpoint(round=number))
+        await bench.next()
+        bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(number), epoch=3))
+        assert isinstance(await bench.next(), events.CheckpointWritten)
+        told += bench.events
+        bench.events.clear()
+    assert told == [events.CheckpointsFound(checkpoints=(bench.checkpoint(20), bench.checkpoint(30)))]
+    await bench.keeper.close()
+
+
 async def test_a_damaged_checkpoint_is_reported_not_loaded(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.fill(1)
