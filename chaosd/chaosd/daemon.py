@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shlex
 import signal
 import socket
 import sys
@@ -244,7 +245,8 @@ class Daemon:
             log.warning("journal: %s", self._journal.recovered.note)
         log.info("site %s (%s) of run '%s', listening on %s", short(self.identity.site), config.name, config.run,
                  self.driver.transport.address)  # fmt: skip
-        log.info("worker socket %s; start your script with CHAOS_SOCKET=%s", config.worker_socket, config.worker_socket)
+        worker_socket = str(config.worker_socket)
+        log.info("worker socket %s; start your script with CHAOS_SOCKET=%s", worker_socket, shlex.quote(worker_socket))
 
     async def _until_stopped(self, loop: asyncio.AbstractEventLoop) -> int:
         stopped = self.driver.stopped

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
-from chaos.dealing import Dealing
+from chaos.dealing import Dealing, check_samples
 from chaos.entering import DaemonLine, Entering
 from chaos.errors import HalfAppliedStep, LeftRun
 from chaos.frameworks import Apply, Array, NumpyFramework, Setting, UpdateHook, framework_of
@@ -26,13 +26,11 @@ from chaos.resting import Resting
 from chaos.state import State
 from chaos.status import CoordinatorStatus, status_of
 from chaos.sync import Due, Part, SyncMode, SyncSession
-from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
 from chaos_protocols.wire.encodings import FP32
 
 if TYPE_CHECKING:
     from chaos.data import ElasticSampler
 
-SAMPLES_MIN, SAMPLES_MAX = WEIGHT_MIN, WEIGHT_MAX
 Model = TypeVar("Model")
 Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
@@ -235,14 +233,10 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False, *, idle: bool = False
     ) -> Due | None:
         """What is due now; None: this site is out of the run."""
+        check_samples(samples)
         if not idle and (begun := self._take_begun(samples, optimizers, skip=skip)) is not None:
             return None if self.left else begun
         counted = self._counted(samples, skip=skip or idle)
-        if samples is not None and not SAMPLES_MIN <= samples <= SAMPLES_MAX:
-            raise ValueError(
-                f"samples must be a number from {SAMPLES_MIN:g} to {SAMPLES_MAX:g}, not {samples}; skip step() for an "
-                "empty batch"
-            )
         self._check_plain()
         session = self._registered()
         if self._averaged_alone or (self._conversation is not None and self._conversation.averaged):

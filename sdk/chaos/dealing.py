@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaos.sync import Due
+from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
 
 if TYPE_CHECKING:
     from chaos.data import ElasticSampler
@@ -49,3 +50,20 @@ class Dealing(ABC):
         if self.capture_exit_event() or self._stepped(None, None, idle=True) is None:
             return False
         return self._make_round()
+
+
+def check_samples(samples: Any) -> None:
+    """Raises ValueError for what is no number of samples."""
+    if samples is None:
+        return
+    if callable(samples):
+        raise ValueError("step() takes no closure: compute loss and gradients before it; an optimizer must do without")
+    try:
+        counts = bool(WEIGHT_MIN <= samples <= WEIGHT_MAX)
+    except (TypeError, ValueError, RuntimeError):  # a text, or more than one number
+        counts = False
+    if not counts:
+        raise ValueError(
+            f"samples must be a number from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}, not {samples!r:.80}; skip step() for an "
+            "empty batch"
+        )

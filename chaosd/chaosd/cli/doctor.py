@@ -64,7 +64,9 @@ def doctor(
             echo_json(check)
             continue
         colour = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}[check.level]
-        typer.echo(f"{typer.style(f'{check.level.value:<5s}', fg=colour)}{check.name:<{LABEL_WIDTH}s}{check.found}")
+        typer.echo(
+            f"{typer.style(f'{check.level.value:<5s}', fg=colour)}{check.name:<{LABEL_WIDTH - 1}s} {check.found}"
+        )
         if check.remedy:
             typer.echo(f"{'':<{LABEL_WIDTH + 5}s}-> {check.remedy}")
     if failed:

@@ -272,6 +272,10 @@ _HALF_CLIPPED = {
 
 
 def _disagreements(config: SiteConfig) -> list[tuple[str, str]]:
+    for field in ("data_dir", "checkpoint_dir", "worker_socket", "api_socket"):
+        path = str(getattr(config, field))
+        if any("\ud800" <= character <= "\udfff" for character in path):  # bytes of a name that are no UTF-8
+            return [(field, f"{path!a} is no UTF-8, as a configuration file is: choose a path of plain letters")]
     problems: list[tuple[str, str]] = []
     if config.heartbeat_interval_s > config.failure_timeout_s / 2:
         problems.append(

@@ -55,13 +55,24 @@ def buffers_of(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
 
 
 def check_whole(name: str, tensor: Any) -> None:
-    """Raises ValueError for a tensor of which this process holds a part only."""
+    """Raises ValueError for a tensor of which this process holds a part only, or no numbers."""
+    if torch.nn.parameter.is_lazy(tensor):
+        raise ValueError(
+            f"{name!r} has no shape yet (a lazy layer): run one batch through the model before register(), with inputs "
+            "of the same shape on all sites"
+        )
     kind = _in_pieces(tensor.__class__)
     if kind:
         raise ValueError(
             f"{name!r} is a {kind}: this script shards its model over several processes (FSDP, tensor parallel), but a "
             "site trains with one process as yet; register a model that is whole in this process, without fully_shard "
             "or distribute_tensor"
+        )
+    if tensor.is_meta:
+        raise ValueError(
+            f"{name!r} lies on the device 'meta', which keeps no numbers: the model was made without memory, or a "
+            "part of it is offloaded; load it whole before register() (model.to_empty(device=...), then "
+            "load_state_dict; without device_map= or offloading)"
         )
 
 

@@ -195,6 +195,12 @@ def test_a_flag_is_named_where_the_flag_is_wrong(tmp_path: Path) -> None:
     assert "--min-sites (command line) = 0: must be" in problems_of(tmp_path, "min_sites = 2", min_sites=0)
 
 
+def test_a_path_that_no_configuration_file_can_name_is_refused(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/h\xf4pital"))
+    with pytest.raises(ConfigError, match=r"--data-dir.*h\\udcf4pital' is no UTF-8.*choose a path of plain letters"):
+        load_config(None, {"data_dir": folder})
+
+
 def test_a_socket_path_longer_than_the_system_allows_is_refused_with_its_length(tmp_path: Path) -> None:
     text = problems_of(tmp_path, "", data_dir="/tmp/" + "x" * 100)
     assert "api_socket: the path has 114 bytes and a unix socket's at most" in text

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,12 +122,19 @@ def test_failed_update_is_never_a_round() -> None:
         assert line.coordinator.round == 0
 
 
-@pytest.mark.parametrize("samples", [0, -1])
-def test_samples_must_be_positive(samples: int) -> None:
+@pytest.mark.parametrize("samples", [0, -1, float("nan"), "16", [16, 16], np.ones(2)])
+def test_samples_must_be_one_positive_number(samples: Any) -> None:
     with Line(None) as line:
         line.register()
         with pytest.raises(ValueError, match="samples must be a number from"):
             line.step(samples=samples)
+
+
+def test_a_closure_for_step_is_refused_with_what_to_do() -> None:
+    with Line(None) as line:
+        line.register()
+        with pytest.raises(ValueError, match="takes no closure: compute loss and gradients before it"):
+            line.step(samples=lambda: 0.0)  # type: ignore[arg-type]
 
 
 def test_a_norm_that_nobody_would_keep_to_is_refused() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch import nn
 
+import chaos
 from chaos.frameworks.torch import TorchFramework
 from chaos_protocols.wire.state_spec import first_difference, state_spec
 from chaos_protocols.wire.worker import StateSpec
@@ -71,3 +73,18 @@ def test_data_parallel_model_has_the_plain_names_and_a_sharded_one_is_refused() 
     same, refusal = done.stdout.splitlines()
     assert same == "True"
     assert "'model.weight' is a DTensor" in refusal and "a site trains with one process as yet" in refusal
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (torch.nn.Linear(2, 1, device="meta"), "'model.weight' lies on the device 'meta'.*load it whole before"),
+        (torch.nn.LazyLinear(2), "'model.weight' has no shape yet.*run one batch through the model before"),
+        (torch.nn.LazyBatchNorm1d(), "'model.weight' has no shape yet"),
+    ],
+    ids=["meta", "lazy", "lazy buffers"],
+)
+def test_a_model_without_numbers_is_refused_before_it_trains(model: torch.nn.Module, told: str) -> None:
+    with chaos.Coordinator(standalone=True, verbose=False) as coordinator:
+        with pytest.raises(ValueError, match=told):
+            coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
