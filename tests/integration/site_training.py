@@ -3,9 +3,10 @@
 TRAINING: arguments of `train` as JSON; `digests`, a file for those of all layers after each step (of a worker that has
 all); `hold`, a step and a file: after the step the training waits for the file; `saves`, two files: after the training
 the script waits for the first and makes the second; `pass_s`, seconds that each pass of a worker takes more, by its
-number; `pace_s` a round, until the file `fast` is there. FAULTS:
-`worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of the place in that
-step (for `building` and `moving`: in that generation), by its own hand; signal 0 is the error of a device that fails.
+number; `slow`, a file with the process id of a worker whose passes take longer; `pace_s` a round, until the file `fast`
+is there. FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of
+the place in that step (for `building` and `moving`: in that generation), by its own hand; signal 0 is the error of a
+device that fails.
 """
 
 from __future__ import annotations
@@ -248,11 +249,22 @@ def _plant(fault: Fault) -> None:
             raise ValueError(f"no place {where}")
 
 
-def _slow_down(name: str, more_s: float) -> None:
+SLOW_PASS_S = 0.01
+"""A pass takes a tenth of that otherwise."""
+
+
+def _is_named(file: str) -> bool:
+    try:
+        return Path(file).read_text(encoding="utf-8") == str(os.getpid())
+    except FileNotFoundError:
+        return False
+
+
+def _slow_down(name: str, more_s: Callable[[], float]) -> None:
     real = getattr(interpreter.StepRun, name)
 
     def slowed(self: Any, *args: Any) -> Any:
-        time.sleep(more_s)
+        time.sleep(more_s())
         return real(self, *args)
 
     setattr(interpreter.StepRun, name, slowed)
@@ -275,9 +287,10 @@ def main(*afterwards: Callable[[Any, Any], None], **fixed: Any) -> None:
         for each in afterwards:
             each(model, report)
 
-    if more_s := given.pop("pass_s", {}).get(os.environ.get("CHAOS_WORKER"), 0.0):
+    more_s, slow = given.pop("pass_s", {}).get(os.environ.get("CHAOS_WORKER"), 0.0), given.pop("slow", "")
+    if more_s or slow:
         for name in ("_forward", "_backward"):
-            _slow_down(name, more_s)
+            _slow_down(name, lambda: SLOW_PASS_S if slow and _is_named(slow) else more_s)
     go, saved = given.pop("saves", ("", ""))
     train(after, **given, **fixed)
     if saved:

@@ -2,10 +2,10 @@
 
 Eight real workers under a real `chaosd run`, in four pipelines of two stages, and one that waits; whatever ends is
 started anew and comes back. Drawn from the seed: which of them are killed, stopped for good, stopped for a moment, or
-killed a second time while the others still recover; and when all of them stand still for seconds, as on a machine that
-is loaded many times over. Ends with status 1, the seed and the folder of its events unless every step told left
-the bits of the same training in one process, no step that was told was done again, every strike was recovered from, the
-command ended after Ctrl+C as it says, and nothing is left of it.
+killed a second time while the others still recover; which is slow until the next one is; and when all of them stand
+still for seconds, as on a machine that is loaded many times over. Ends with status 1, the seed and the folder of its
+events unless every step told left the bits of the same training in one process, no step that was told was done again,
+every strike was recovered from, the command ended after Ctrl+C as it says, and nothing is left of it.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ STARVED_S = (1.5, 4.0)
 SECOND_S = 0.5
 """A second strike comes so soon at most, in the middle of the recovery from the first one."""
 STALL_S = (0.05, 0.6)
+SLOW_S = 30.0
+"""In which a site that nothing else happens to has found a worker slow, and a plan for it or none."""
 RECOVERED_S = 120.0
 """A strike that is not recovered from in so much time counts as a stand, however loaded the machine."""
 ENDED_S = 60.0
@@ -62,6 +64,7 @@ class Strike(Enum):
     STALL = "stopped for a moment"
     TWICE = "killed, and another one in the recovery"
     STARVED = "all of them stopped for seconds"
+    SLOW = "slow from now on"
 
 
 class HeldNotError(Exception):
@@ -78,6 +81,8 @@ class Told:
     kinds: Counter[str] = field(default_factory=Counter)
     policies: Counter[str] = field(default_factory=Counter)
     recovered_s: list[float] = field(default_factory=list)
+    looks: Counter[str] = field(default_factory=Counter)
+    """For a faster plan, by what came of it: `stop` or `plan-kept`."""
     generation: int = 0
     """That trains now; 0 while the group recovers."""
     _read: int = 0
@@ -96,6 +101,7 @@ class Told:
     def _take(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
         self.kinds[kind] += 1
+        self.looks[kind] += kind == "plan-kept" or (kind == "stop" and "computes at" in event["reason"])
         match kind:
             case "step":
                 if event["step"] in self.digests:
@@ -133,7 +139,9 @@ class Group:
             "run", "--standalone", "--nproc", str(DP * PP), "--dp", str(DP), "--pp", str(PP), "--spares", str(SPARES),
             "--restarts", "1000000", "--audit", "--events", str(self.events), str(SCRIPT),
         ]  # fmt: skip
-        training = json.dumps({"steps": STEPS, "pace_s": PACE_S})
+        self.slow = folder / "slow"
+        """Process id of the worker that is slow."""
+        training = json.dumps({"steps": STEPS, "pace_s": PACE_S, "slow": str(self.slow)})
         self.environment = {**script_environment(), "TMPDIR": str(folder / "tmp"), "TRAINING": training}
         self.environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")  # torch keeps one in TMPDIR otherwise
         self.log = (folder / "run.log").open("wb")
@@ -233,11 +241,20 @@ class Fire:
                 _signal(victims[0], signal.SIGKILL)
                 time.sleep(self.draw.uniform(0.0, SECOND_S))
                 _signal(victims[1], signal.SIGKILL)
+            case Strike.SLOW:
+                self._slow_down(victims[0])
             case Strike.STARVED:
                 for number, seconds in ((signal.SIGSTOP, self.draw.uniform(*STARVED_S)), (signal.SIGCONT, 0.0)):
                     for each in victims:
                         _signal(each, number)
                     time.sleep(seconds)
+
+    def _slow_down(self, victim: WorkerView) -> None:
+        looks, end_s = self.group.told.looks.total(), time.monotonic() + SLOW_S
+        self.group.slow.write_text(str(victim.pid), encoding="utf-8")
+        while self.group.told.looks.total() == looks and time.monotonic() < end_s:
+            self.group.told.look()
+            time.sleep(0.05)
 
     def _victims(self, view: GroupView, count: int) -> list[WorkerView]:
         """Workers without which each layer still has a holder. None where that cannot be."""
@@ -316,6 +333,7 @@ def soak(seconds: float, seed: int, out: Path | None) -> list[str]:
         "steps": max(told.digests, default=0),
         "steps_told": len(told.digests),
         "plans": dict(told.policies),
+        "looks_for_a_faster_plan": {kind: count for kind, count in told.looks.items() if count},
         "workers_lost": told.kinds["worker-lost"],
         "workers_started": told.kinds["worker-started"],
         "recovered_median_s": sorted(told.recovered_s)[len(told.recovered_s) // 2] if told.recovered_s else None,

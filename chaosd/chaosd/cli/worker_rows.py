@@ -80,6 +80,13 @@ def still(view: GroupView) -> list[str]:
     return lines if len(found) <= STILL_MAX else [*lines, f"and {len(found) - STILL_MAX} more stand still"]
 
 
+def uneven(view: GroupView) -> list[str]:
+    """A sentence for each worker that is not as fast as the others, of the first `STILL_MAX`, the slowest first."""
+    found = sorted((one.speed, one.worker) for one in view.workers if one.speed != 1.0)
+    lines = [f"worker {worker} computes at {speed:.2f} of the speed of the others" for speed, worker in found]
+    return lines if len(lines) <= STILL_MAX else [*lines[:STILL_MAX], f"and {len(lines) - STILL_MAX} more are uneven"]
+
+
 def ranges(numbers: Iterable[int]) -> list[str]:
     """Numbers in order, what has equal distances in one range: 0, 1, 2, 3, 7 is `0-3`, `7`; 0, 4, 8 is `0-8:4`."""
     left, found = sorted(set(numbers)), list[str]()

@@ -241,7 +241,7 @@ def _rendered(view: GroupView, *, each: bool) -> RenderableType:
     from rich.text import Text
 
     from chaosd.cli.render import logged_text
-    from chaosd.cli.worker_rows import counted, lost, rows_of, still
+    from chaosd.cli.worker_rows import counted, lost, rows_of, still, uneven
 
     now = time.time()
     run = f"; in its run: {view.run}" if view.run else ""
@@ -259,7 +259,7 @@ def _rendered(view: GroupView, *, each: bool) -> RenderableType:
     lines.append(counted(view))
     if gone := lost(view, now):
         lines.append(gone)
-    lines += still(view)
+    lines += [*still(view), *uneven(view)]
     table = Table()
     for column in ("worker", "process", "device", "layers", "state", "for", "doing"):
         table.add_column(column)

@@ -35,7 +35,7 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """One worker. `stage`: its layers, empty without; `state`: what it is there for, since `since`
     (seconds since 1970); `doing`: its word of progress when the board was written; `said`: of one that stands still,
-    what was seen of it."""
+    what was seen of it; `speed`: at which it computes, if the plan was looked at for it; 1: that of the others."""
 
     worker: int
     pid: int
@@ -45,6 +45,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     doing: Text
     said: Text = ""
+    speed: float = 1.0
 
 
 class LostView(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +118,7 @@ class Board:
             device = devices.get(worker, "cpu")
             view = WorkerView(
                 worker=worker, pid=pid, device=device, stage=layers, state=state, since=since, doing=doing,
-                said=still.get(worker, "")[:4096],
+                said=still.get(worker, "")[:4096], speed=machine.places.speeds.get(worker, 1.0),
             )  # fmt: skip
             workers.append(view)
         shift_s = now - time.monotonic()

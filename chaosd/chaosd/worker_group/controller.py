@@ -161,7 +161,7 @@ class Controller:
                 await self._door.start()
                 self._feed(Begin())
                 failed = await self._over
-                await (self._processes.finish(FINISH_S) if failed else self._run_on())
+                await (self._processes.end(FINISH_S, self._lines.greeted) if failed else self._run_on())
             finally:
                 self._cycles.close()
                 watching.cancel()

@@ -174,6 +174,12 @@ class WorkerProcesses:
         code = None if process is None else process.poll()
         return "" if code is None else _text(code)
 
+    async def end(self, within_s: float, came: Collection[int]) -> None:
+        """All are to end and have so long for it; who never came was not told so, and is by SIGTERM."""
+        for worker in self._running.keys() - came:
+            self.kill(worker, signal.SIGTERM)
+        await self.finish(within_s)
+
     async def finish(self, within_s: float | None) -> None:
         """Wait until all have ended; kill those that take longer. None: they have as long as they want, unless
         `hurry`."""

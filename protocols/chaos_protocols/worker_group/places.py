@@ -53,6 +53,11 @@ class Places:
         return frozenset(self._crew.present - self._group.training - self.drained - self.leaving.keys())
 
     @property
+    def speeds(self) -> Mapping[int, float]:
+        """Of workers that were not like the others when a faster plan was last looked for."""
+        return self._speeds.seen
+
+    @property
     def without(self) -> frozenset[int]:
         """Who is not to have layers under the next plan."""
         return frozenset(self._crew.present & (self.drained | self.leaving.keys()))

@@ -25,7 +25,7 @@ class UnevenWorkers:
     """Of one worker group."""
 
     def __init__(self) -> None:
-        self._seen: Mapping[int, float] = {}
+        self.seen: Mapping[int, float] = {}
         """Speeds at the last look; at first the plan is made for equal ones."""
         self._looked_s = float("-inf")
         self._since_s: dict[int, float] = {}
@@ -37,12 +37,12 @@ class UnevenWorkers:
 
     def look(self, speeds: Mapping[int, float], training: frozenset[int], now_s: float) -> str:
         """Why the planner should be asked for a faster plan; empty: it should not."""
-        others = {w for w in training if abs(speeds.get(w, 1.0) - self._seen.get(w, 1.0)) > DRIFT}
+        others = {w for w in training if abs(speeds.get(w, 1.0) - self.seen.get(w, 1.0)) > DRIFT}
         self._since_s = {worker: self._since_s.get(worker, now_s) for worker in others}
         changed = [worker for worker, since_s in self._since_s.items() if now_s >= since_s + SLOW_FOR_S]
         if not changed or now_s < self._looked_s + LOOK_EVERY_S:
             return ""
-        self._seen, self._looked_s = dict(speeds), now_s
+        self.seen, self._looked_s = dict(speeds), now_s
         first = min(changed, key=lambda worker: (speeds.get(worker, 1.0), worker))
         if first not in speeds:
             return f"worker {first} computes at the speed of the others again"

@@ -13,7 +13,9 @@ import pytest
 from tests.unit.protocols.worker_group.group_bench import GroupBench
 from typer.testing import CliRunner
 
+from chaos_protocols.worker_group.events import SpeedsMeasured
 from chaos_protocols.worker_group.suspicion import Reading, Work
+from chaos_protocols.worker_group.uneven import SLOW_FOR_S
 from chaosd.cli.app import app
 from chaosd.cli.options import EXIT_FAILED
 from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, TRAINS, Board, GroupView, WorkerView
@@ -89,6 +91,22 @@ def test_who_stands_still_and_who_was_lost_is_said(folder: Path) -> None:
     history.record(time.monotonic(), "worker-lost", "killed", {"worker": 1})
     board.write(bench.machine, {0: 100}, {}, history, {})
     assert "stands still" not in CliRunner().invoke(app, ["workers"]).output
+
+
+def test_who_is_slow_is_said(folder: Path) -> None:
+    bench = GroupBench(workers=4, spares=1)
+    bench.train()
+    for _ in range(2):
+        bench.feed(SpeedsMeasured(speeds={3: 0.25, 1: 0.5}))
+        bench.now_s += SLOW_FOR_S
+    Board(folder, "train").write(bench.machine, dict.fromkeys(range(5), 100), {}, GroupHistory(lambda _: None), {})
+    shown = CliRunner().invoke(app, ["workers"]).output
+    assert [line.split(" computes")[0] for line in shown.splitlines() if "of the others" in line] == [
+        "worker 3",
+        "worker 1",
+    ]
+    (view,) = json.loads(CliRunner().invoke(app, ["workers", "--json"]).output)
+    assert [one["speed"] for one in view["workers"]] == [1.0, 0.5, 1.0, 0.25, 1.0]
 
 
 def test_a_large_site_fits_on_a_screen_and_all_of_it_is_there_on_demand(folder: Path) -> None:

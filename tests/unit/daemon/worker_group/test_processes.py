@@ -62,3 +62,21 @@ def test_a_stopped_process_is_told_from_one_that_sleeps() -> None:
         os.close(memory)
 
     asyncio.run(run())
+
+
+def test_who_never_came_is_told_to_end_and_the_others_have_their_time() -> None:
+    ended: list[tuple[int, str]] = []
+
+    async def run() -> None:
+        memory = os.memfd_create("nothing")
+        group = WorkerProcesses(
+            ["sleep", "infinity"], {}, lambda worker, reason: ended.append((worker, reason)), memory, _sleeps
+        )
+        for worker in range(2):
+            group.start(worker)
+        await group.end(0.2, {0})
+        group.close()
+        os.close(memory)
+
+    asyncio.run(run())
+    assert ended == [(1, "its process was ended by SIGTERM"), (0, "its process was ended by SIGKILL")]
