@@ -43,6 +43,29 @@ def test_a_group_whose_operator_drains_workers_keeps_its_word_to_the_run() -> No
         check(world)
 
 
+def test_a_group_that_changes_its_plan_for_slow_workers_keeps_its_word_to_the_run() -> None:
+    replanned = 0
+    for seed in range(300):
+        world = RunWorld(
+            seed,
+            workers=2 + seed % 4,
+            spares=seed % 3,
+            restarts=seed % 5,
+            faults=seed % 4,
+            steps=4 + seed % 5,
+            every=seed % 3,
+            outages=seed % 3,
+            others=seed % 2 == 0,
+            clipped=False,
+            orders=seed % 4,
+            uneven=2 + seed % 9,
+        )
+        world.run()
+        check(world)
+        replanned += world.replanned
+    assert replanned > 20, replanned
+
+
 def test_local_steps_are_the_sites_own_and_a_round_ends_them_whatever_dies() -> None:
     """No step applied twice, all holders at the same, and the common state is never touched but by a result."""
     alone = ended_early = rescued = 0
