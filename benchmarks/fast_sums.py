@@ -6,6 +6,7 @@ and the library's all-reduce. Worker 0 writes the seconds of its steps, as JSON.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -56,8 +58,7 @@ class FastSums(StepSums):
         """One all-reduce over all layers of the sum."""
         whole = self._flat(total.layers)
         doing(-1)
-        made: Any = groups._made[total.holders]
-        made.allreduce([whole]).wait()
+        dist.all_reduce(whole, group=_library(total.holders))
         sizes = [self._layers[layer].gradient_size for layer in total.layers]
         for layer, part in zip(total.layers, torch.split(whole, sizes), strict=True):
             self._closed[layer] = part
@@ -65,6 +66,12 @@ class FastSums(StepSums):
     def _flat(self, layers: Sequence[int]) -> torch.Tensor:
         parts = [part.reshape(-1) for layer in layers for part in self._parts[layer]]
         return torch.cat(parts) if parts else torch.empty(0)
+
+
+@functools.cache
+def _library(holders: tuple[int, ...]) -> Any:
+    """The library's group of these workers."""
+    return dist.new_group(list(holders), use_local_synchronization=True)
 
 
 class Turns:
@@ -104,8 +111,11 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     turns: Any = Turns(*map(int, numbers))
+    rank, workers = int(os.environ["CHAOS_WORKER"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{out}.meeting", rank=rank, world_size=workers)
     (replicas if way == "replicas" else layers)(turns)
-    if os.environ["CHAOS_WORKER"] == "0":
+    dist.destroy_process_group()
+    if rank == 0:
         Path(out).write_text(json.dumps(turns.took_s), encoding="utf-8")
 
 

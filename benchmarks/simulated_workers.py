@@ -37,8 +37,8 @@ from chaos_protocols.worker_group.tags import StepPhase, StepTag
 STAGES = 8
 """Layers of the model, one a stage."""
 MICRO_BATCHES = 4
-ADDRESS = bytes(128)
-"""About what gloo puts into the store for a member of a group."""
+ADDRESS = bytes(6)
+"""What the kernel calls a socket."""
 
 
 class Worker(asyncio.Protocol):
@@ -103,13 +103,9 @@ class Worker(asyncio.Protocol):
         match message:
             case PlanOrder(generation=generation, share=share):
                 self._order, self._step = message, message.step
-                groups = share.groups(self._number)
-                others = [(members, other) for members in groups for other in members if other != self._number]
-                self._awaited = {f"{members}/{other}" for members, other in others}
-                said: list[WorkerMessage] = [
-                    StoreSet(generation=generation, key=f"{members}/{self._number}", value=ADDRESS)
-                    for members in groups
-                ]
+                me = self._number
+                self._awaited = {str(other) for members in share.groups(me) for other in members if other > me}
+                said: list[WorkerMessage] = [StoreSet(generation=generation, key=str(me), value=ADDRESS)]
                 said += (StoreGet(generation=generation, key=key) for key in sorted(self._awaited))
                 self._say(*said)
                 self._built()

@@ -21,7 +21,7 @@ def make_model(dropout: float = 0.1) -> torch.nn.Sequential:
 
 
 def leaves_without_waiting(self: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes are handed to gloo before they are there."""
+    """The bytes are handed to a socket before they are there."""
     if tensor.device.type == "cpu":
         return tensor
     host = self.landing(tensor)

@@ -74,7 +74,7 @@ async def test_a_loss_on_a_device_changes_no_bit_whatever_answers_it(
 SAID = {
     "no order out": "does not wait for the one that computes it",
     "no order in": "does not wait for the copy that fills it",
-    "device tensor": "gloo was handed a tensor of npu",
+    "device tensor": "a socket was handed a tensor of npu",
 }
 """What the fake device says by itself; of other mistakes the bits tell."""
 

@@ -25,11 +25,11 @@ async def test_workers_hold_and_the_hardware_is_named(tmp_path: Path) -> None:
     assert [(each.trial, each.held, each.found) for each in verdicts] == [("run", True, ""), ("dynamic", True, "")]
     assert 0 < verdicts[1].seen_s < verdicts[1].ready_s
     result = playing.result
-    assert (result.device, result.backend, result.torch) == ("cpu", "gloo", torch.__version__)
+    assert (result.device, result.backend, result.torch) == ("cpu", "sockets", torch.__version__)
     write(result, tmp_path)
     assert read(tmp_path) == result
     told = check_workers(tmp_path)
-    assert told.level is Level.OK and "executed on cpu (gloo" in told.found and "run, dynamic" in told.found
+    assert told.level is Level.OK and "executed on cpu (sockets" in told.found and "run, dynamic" in told.found
 
 
 async def test_other_bits_than_those_of_one_process_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_the_doctor_says_what_was_never_tried_and_what_did_not_hold(tmp_path: Pa
         TrialVerdict(trial="run", held=True),
         TrialVerdict(trial="hang", held=False, found="no end within 120 s"),
     )
-    facts = {"at_s": 0.0, "machine": "Linux x86_64", "device": "cpu", "backend": "gloo", "torch": "2.13.0"}
+    facts = {"at_s": 0.0, "machine": "Linux x86_64", "device": "cpu", "backend": "sockets", "torch": "2.13.0"}
     write(SelfTest(**facts, unused=(), verdicts=verdicts), tmp_path)  # type: ignore[arg-type]
     told = check_workers(tmp_path)
     assert told.level is Level.WARN and "did not hold on cpu" in told.found and ": hang; executed on cpu" in told.found
@@ -69,6 +69,6 @@ def test_the_doctor_says_what_was_never_tried_and_what_did_not_hold(tmp_path: Pa
     write(on_npu, tmp_path)
     assert read(tmp_path, "npu") == on_npu and read(tmp_path, "cuda") is None
     told = check_workers(tmp_path)
-    assert "executed on npu (gloo" in told.found and "; never executed here on cuda" in told.found
+    assert "executed on npu (sockets" in told.found and "; never executed here on cuda" in told.found
     (tmp_path / "selftest.json").write_text("{", encoding="utf-8")
     assert read(tmp_path) is None

@@ -11,7 +11,7 @@ real device is merely unlucky:
   the use of a tensor that a copy fills on a stream for which the user does not wait.
 - Memory that is gone before its copy is done is `Unordered`.
 - Random numbers of the device come from a generator of its own: seeding the CPU's alone changes nothing.
-- gloo refuses its tensors.
+- Sockets refuse its tensors.
 
 `COUNTS`: bytes that went each way, and how often somebody waited.
 """
@@ -20,16 +20,18 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from chaos.worker_group import channels
+from chaos.worker_group.channels import bytes_of
 
 NAME = "npu"
 RUBBISH = 0x5A
@@ -350,13 +352,10 @@ def _drawing(draws: bool) -> Iterator[None]:
         torch.set_rng_state(host)
 
 
-def _refusing(real: Callable[..., Any]) -> Callable[..., Any]:
-    def checked(group: Any, tensors: list[torch.Tensor], *rest: Any) -> Any:
-        if any(isinstance(each, FakeTensor) for each in tensors):
-            raise RuntimeError(f"gloo was handed a tensor of {NAME}: it carries memory of the host")
-        return real(group, tensors, *rest)
-
-    return checked
+def _bytes_of(host: torch.Tensor) -> memoryview:
+    if isinstance(host, FakeTensor):
+        raise RuntimeError(f"a socket was handed a tensor of {NAME}: it carries memory of the host")
+    return bytes_of(host)
 
 
 def install() -> None:
@@ -367,5 +366,4 @@ def install() -> None:
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda op, *args, **kwargs: _call(op, args, kwargs), "PrivateUse1")
     _installed.append(library)
-    gloo: Any = dist.ProcessGroupGloo
-    gloo.send, gloo.recv = _refusing(gloo.send), _refusing(gloo.recv)
+    channels.bytes_of = _bytes_of

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from chaos.worker_group.groups import Group, GroupFailed
+from chaos.worker_group.channels import GroupFailed
+from chaos.worker_group.groups import Group
 
 LIMIT_S = 60.0
 

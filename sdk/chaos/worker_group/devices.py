@@ -1,6 +1,6 @@
 """The devices on which workers compute, and the way of tensors from a device into a message and back.
 
-gloo carries host memory. So what is on an accelerator is copied to the host before it is sent, and from there after it
+Sockets carry host memory. So what is on an accelerator is copied to the host before it is sent, and from there after it
 has come; on the CPU a tensor is its own host memory, and nothing is copied. Nobody else asks which device there is: a
 backend whose library carries the memory of its devices itself would stand in the same place.
 

@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import torch
 
 from chaos.worker_group.backward import gradients_of
+from chaos.worker_group.channels import Receipt
 from chaos.worker_group.devices import HOST, Device
-from chaos.worker_group.groups import Groups, Receipt
+from chaos.worker_group.groups import Groups
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.moving import pair
 from chaos.worker_group.passes import Passes, numbers
@@ -66,7 +67,7 @@ class Task:
     device: Device = HOST
     order: Sequence[Event] = ()
     """In which this worker begins its messages and sums, for groups whose messages block (`message_order`); none: as it
-    comes to them, with receives begun early, which gloo allows."""
+    comes to them, with receives begun early, which sockets allow."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import get_args
 
-from chaos.worker_group.groups import GroupFailed
+from chaos.worker_group.channels import GroupFailed
 from chaos.worker_group.lanes import Lanes
 from chaos.worker_group.line import CONTROLLER_LOST_EXIT, ControlLine, GenerationEnded, GroupEnded, Ordered, Wanted
 from chaos_protocols.worker_group.lanes import (

@@ -12,10 +12,11 @@ from time import perf_counter
 
 import torch
 
+from chaos.worker_group.channels import GroupFailed
 from chaos.worker_group.data import Loader
 from chaos.worker_group.device_loss import end, is_device_loss
 from chaos.worker_group.devices import HOST, Device
-from chaos.worker_group.groups import GroupFailed, Groups
+from chaos.worker_group.groups import Groups
 from chaos.worker_group.lane_lines import line_of
 from chaos.worker_group.lanes import Lanes
 from chaos.worker_group.line import ControlLine, GenerationEnded

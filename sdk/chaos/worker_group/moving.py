@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from blake3 import blake3
 
-from chaos.worker_group.groups import GroupFailed, Groups, Receipt
+from chaos.worker_group.channels import GroupFailed, Receipt
+from chaos.worker_group.groups import Groups
 from chaos.worker_group.layers import HeldPart, Layer
 from chaos_protocols.worker_group.messages import Refresh, StateMove
 

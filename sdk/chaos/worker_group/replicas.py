@@ -20,8 +20,9 @@ from chaos.phase import Phase
 from chaos.sync.base import Due, Part
 from chaos.sync.every_step import EveryStepSession
 from chaos.sync.notes import Agreed
+from chaos.worker_group.channels import GroupFailed
 from chaos.worker_group.devices import HOST, Device
-from chaos.worker_group.groups import GroupFailed, Groups
+from chaos.worker_group.groups import Groups
 from chaos.worker_group.life import InGroup
 from chaos.worker_group.line import GenerationEnded, GroupEnded
 from chaos.worker_group.passes import Passes

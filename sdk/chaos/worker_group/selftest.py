@@ -69,7 +69,7 @@ def main() -> None:
     if "CHAOS_WORKER_GROUP" not in os.environ:
         kind = os.environ.get(DEVICE_VARIABLE, "cpu").partition(":")[0]
         not_used = unused() if kind == "cpu" else []
-        told = {"device": kind, "backend": "gloo", "torch": torch.__version__, "unused": not_used}
+        told = {"device": kind, "backend": "sockets", "torch": torch.__version__, "unused": not_used}
         print(json.dumps({"digests": digests, **told}))
 
 

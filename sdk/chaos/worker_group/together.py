@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from chaos.worker_group.groups import GroupFailed, Groups
+from chaos.worker_group.channels import GroupFailed
+from chaos.worker_group.groups import Groups
 from chaos.worker_group.interpreter import StepRun, Task
 from chaos.worker_group.lanes import Lanes
 from chaos.worker_group.life import InGroup

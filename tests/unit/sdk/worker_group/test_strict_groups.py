@@ -14,8 +14,8 @@ from tests.rigs.strict_groups import Fabric, Refused, StrictGroups
 from tests.unit.planner.pipelines.random_plans import random_cluster, random_model, random_plan
 from tests.unit.sdk.worker_group.test_groups import together
 
+from chaos.worker_group.channels import GroupFailed
 from chaos.worker_group.data import Loader
-from chaos.worker_group.groups import GroupFailed
 from chaos.worker_group.interpreter import StepRun, Task
 from chaos.worker_group.layers import Layer, chain
 from chaos.worker_group.measuring import measure
@@ -145,7 +145,7 @@ def test_pipelines_of_every_look_do_as_well(seed: int) -> None:
 
 
 def test_as_workers_come_to_them_messages_would_stand_for_ever() -> None:
-    """What gloo carries, where every direction is by itself: so the order is needed."""
+    """What sockets carry, where every direction is by itself: so the order is needed."""
     found = Site().over_strict_groups(shares_of(even(1, 3)), in_order=False)
     assert any(isinstance(each, Refused) and "begun in different orders" in str(each) for each in found), found
 
