@@ -32,7 +32,7 @@ class Receipt:
     """A message that was begun, and the host memory in which it lies; `lands`: the tensor of a device in which a
     received message ends; `error`: why it failed."""
 
-    def __init__(self, channel: Channel, host: torch.Tensor, lands: torch.Tensor | None = None) -> None:
+    def __init__(self, channel: PeerSocket, host: torch.Tensor, lands: torch.Tensor | None = None) -> None:
         data = bytes_of(host)
         self.channel, self.size_bytes = channel, len(data)
         self.landed = None if lands is None or lands is host else (host, lands)
@@ -61,7 +61,7 @@ class Receipt:
         self.over = True
 
 
-class Channel:
+class PeerSocket:
     """One connection to a peer. Sending and waiting is for one thread."""
 
     def __init__(self, connection: socket.socket, peer: int) -> None:

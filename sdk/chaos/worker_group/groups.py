@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 import torch
 
-from chaos.worker_group.channels import Channel, GroupFailed, Receipt, shut
+from chaos.worker_group.channels import GroupFailed, PeerSocket, Receipt, shut
 from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.line import ControlLine, GenerationEnded
 from chaos_protocols.worker_group.lanes import lane_prefix
@@ -45,7 +45,7 @@ class Groups:
 
     def __init__(self, line: ControlLine, generation: int, device: Device = HOST) -> None:
         self._line, self._generation, self._device = line, generation, device
-        self._channels: dict[tuple[Group, int], Channel] = {}
+        self._channels: dict[tuple[Group, int], PeerSocket] = {}
         self._making: list[socket.socket] = []
         self._lock = threading.Lock()
         self._severed = False
@@ -172,4 +172,4 @@ class Groups:
             if self._severed:
                 raise GenerationEnded
             self._making.remove(connection)
-            self._channels[group, peer] = Channel(connection, peer)
+            self._channels[group, peer] = PeerSocket(connection, peer)
