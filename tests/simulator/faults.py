@@ -330,7 +330,14 @@ def one_falls_silent(world: World) -> None:
     limit_s = patience_s + (NOTICED_TIMEOUTS - 1.0) * world.settings.failure_timeout_s
     if scheduler.reachable(sound=True) != scheduler.reachable():  # no vote of theirs counts for so long (spec 7.4)
         limit_s += 2 * world.settings.cut_off_s
-    if not world.run_until(lambda: not _in_roster(world, silent), limit_s=limit_s):
+    gone = world.run_until(lambda: not _in_roster(world, silent), limit_s=limit_s)
+    if not gone and scheduler is not _scheduler_of(world.nodes[scheduler.site]):
+        # Its words to a majority went by way of the silent one, for longer than a scheduler waits for them (spec 5.10):
+        # another one is elected, and decides.
+        more_s = NOTICED_TIMEOUTS * world.settings.failure_timeout_s
+        limit_s += more_s
+        gone = world.run_until(lambda: not _in_roster(world, silent), limit_s=more_s)
+    if not gone:
         oracles.fail(8, f"{silent.name} fell silent {limit_s:g} s ago, and is still in the roster")
     before = oracles.rounds_done
     if not world.run_until(lambda: oracles.rounds_done > before, limit_s=world.settings.failure_timeout_s * 60):
