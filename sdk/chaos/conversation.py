@@ -7,7 +7,6 @@ guard, and a round counts as applied only when all of it is.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from chaos.errors import DaemonLost, DaemonProtocolError, HalfAppliedStep, NoDae
 from chaos.giving import Giving
 from chaos.phase import Phase
 from chaos.replica import TEXT_CHARACTERS_MAX, Replica
+from chaos.saying import say
 from chaos.signals import ExitSignals
 from chaos.skipped import SKIPS_SINCE
 from chaos_protocols.wire import worker as wire
@@ -350,4 +350,4 @@ class Conversation(Giving):
 
     def _say(self, text: str) -> None:
         if self._verbose:
-            print(f"chaos: {text}", file=sys.stderr, flush=True)
+            say(text)

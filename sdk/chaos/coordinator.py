@@ -8,7 +8,6 @@ model is touched.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
@@ -23,6 +22,7 @@ from chaos.overlapping import Overlapping
 from chaos.paths import socket_path
 from chaos.phase import Phase
 from chaos.resting import Resting
+from chaos.saying import say
 from chaos.state import State
 from chaos.status import CoordinatorStatus, status_of
 from chaos.sync import Due, Part, SyncMode, SyncSession
@@ -383,7 +383,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
 
     def _say(self, text: str) -> None:
         if text and self._line.verbose:
-            print(f"chaos: {text}", file=sys.stderr, flush=True)
+            say(text)
 
     def _end(self) -> bool:
         """The first time the loop may find out from False; after that, silence would waste the user's time."""

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chaos.saying import say
+
 
 def pin(memory: NDArray[np.uint8]) -> Callable[[], None]:
     """Pin it, if this process computes on CUDA, and give what undoes that: to be called before the memory is unmapped,
@@ -24,11 +26,9 @@ def pin(memory: NDArray[np.uint8]) -> Callable[[], None]:
     runtime, address = torch.cuda.cudart(), memory.ctypes.data
     error = int(runtime.cudaHostRegister(address, memory.size, 0))
     if error:
-        print(
-            f"chaos: {memory.size:,} bytes that are shared with the daemon could not be pinned (CUDA error {error}; "
-            "limits of locked memory?): copies between them and the device are slower",
-            file=sys.stderr,
-            flush=True,
+        say(
+            f"{memory.size:,} bytes that are shared with the daemon could not be pinned (CUDA error {error}; "
+            "limits of locked memory?): copies between them and the device are slower"
         )
         return _nothing
 

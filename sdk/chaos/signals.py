@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from chaos.connection import Wakeup
+from chaos.saying import say_in_handler
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SAME_ORDER_S = 0.5
@@ -87,8 +88,7 @@ class ExitSignals:
             self.reason = f"{name} received"
             self._wakeup.wake()
             if self._verbose:
-                text = f"\nchaos: {name}: this site leaves when its round is complete; once more to stop at once\n"
-                os.write(2, text.encode())  # not sys.stderr: the signal may have come in the middle of its write
+                say_in_handler(f"{name}: this site leaves when its round is complete; once more to stop at once")
             return
         if self._depth:
             self._forced = True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import NoReturn
 
 import torch
 
+from chaos.saying import say
 from chaos.worker_group.line import ControlLine
 from chaos_protocols.worker_group.messages import DeviceLost
 
@@ -38,5 +38,5 @@ def end(line: ControlLine, error: BaseException) -> NoReturn:
     """Say so and end this process at once: tidying up would wait for the device."""
     text = f"{type(error).__name__}: {error}"
     line.send(DeviceLost(text=(text.strip().splitlines() or [""])[0][:1000]))
-    print(f"chaos: worker {line.worker} ends: its device failed: {text}", file=sys.stderr, flush=True)
+    say(f"worker {line.worker} ends: its device failed: {text}")
     os._exit(DEVICE_LOST_EXIT)

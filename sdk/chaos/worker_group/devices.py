@@ -11,7 +11,6 @@ of their own: one that begins waits for what was computed before, and what is co
 from __future__ import annotations
 
 import os
-import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 
+from chaos.saying import say
 from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
 
 PASSES_AHEAD = 2
@@ -222,11 +222,7 @@ def device_of(module: torch.nn.Module) -> Device:
     if name.type == "cpu":
         given = os.environ.get(DEVICE_VARIABLE, "cpu")
         if given != "cpu":
-            print(
-                f"chaos: the model lies on the CPU, and {given} has nothing to do: model.to(coordinator.device)",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"the model lies on the CPU, and {given} has nothing to do: model.to(coordinator.device)")
         return HOST
     try:
         found: Any = torch.get_device_module(name)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TypeAlias, TypeVar
 
+from chaos.saying import say
 from chaos.worker_group.spans import SpanLog
 from chaos_protocols.wire.worker import FiguresLogged
 from chaos_protocols.wire.worker import encode as encode_logged
@@ -291,9 +291,5 @@ class ControlLine:
 
     def _lost(self) -> None:
         """Nobody says any more what counts: training on would make a state of its own."""
-        print(
-            f"chaos: worker {self.worker} ends: its controller (chaosd run) is gone; start `chaosd run` again",
-            file=sys.stderr,
-            flush=True,
-        )
+        say(f"worker {self.worker} ends: its controller (chaosd run) is gone; start `chaosd run` again")
         os._exit(CONTROLLER_LOST_EXIT)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from chaosd.cli import beside
 from chaosd.cli.beside import ScriptBeside
@@ -71,3 +75,16 @@ def test_a_script_that_cannot_be_started_is_named(
 
     assert one.run(daemon) == beside.EXIT_NOT_FOUND
     assert "cannot be started: No such file" in capsys.readouterr().err
+
+
+def test_a_script_that_fails_takes_its_site_out_though_the_terminal_is_closed(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, left = script(tmp_path, sys.executable, "-c", "raise SystemExit(3)"), threading.Event()
+
+    def hung_up(text: str, err: bool) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(typer, "echo", hung_up)
+    monkeypatch.setattr(one._client, "leave", lambda reason: left.set())
+    assert one.run(lambda: 0 if left.wait(60) else 1) == 3
