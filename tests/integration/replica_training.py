@@ -90,7 +90,7 @@ def _plant(fault: Fault) -> None:
     replicas.ReplicaTogether._close_step = noted  # type: ignore[method-assign]
     match fault.where:
         case "reduce":
-            fault.before(summing.StepSums, "_gather", lambda *_: now[0] == fault.step)
+            fault.before(summing.StepSums, "_closed_piece", lambda *_: now[0] == fault.step)
         case "reduced":
             fault.after_reduced()
         case "update":

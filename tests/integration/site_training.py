@@ -222,7 +222,7 @@ def _plant(fault: Fault) -> None:
         case "backward":
             before(interpreter.StepRun, "_backward", lambda self, g, *_: self._step == step)
         case "reduce":
-            before(summing.StepSums, "_gather", lambda *_: now[0] == step)
+            before(summing.StepSums, "_closed_piece", lambda *_: now[0] == step)
         case "reduced":
             fault.after_reduced()
         case "update":  # one layer is updated, the next one is not

@@ -2,7 +2,8 @@
 
 `close` is a reduce-scatter and an all-gather over the subtotals that the holders are left with: the vector of all
 layers of the sum is cut into one piece a holder; each holder sends every other one the pieces of its subtotals, closes
-the tree of its own piece, and sends that back. Every byte is sent once a subtotal, and once as a result.
+the tree of its own piece, and sends that back. Every byte is sent once a subtotal, and once as a result. Two holders
+that are left with one subtotal each send these instead, and both add them.
 
 Until then a subtotal is a list of tensors, the gradients as the backward pass has left them: they are added up where
 they are, and copied once, when a flat vector is wanted.
@@ -73,11 +74,37 @@ class StepSums:
         for layer in layers[1:]:
             dtype = torch.promote_types(dtype, layer.gradient_dtype)
         sizes = [layer.gradient_size for layer in layers]
-        whole = sum(sizes)
         rank = total.holders.index(me)
-        count = len(total.holders)
+        mine = self._subtotals(total, rank, dtype, sum(sizes))
+        if len(total.holders) == 2 and all(len(each) == 1 for each in total.subtotals):
+            result = self._exchanged(total, rank, mine, groups, doing)
+        else:
+            result = self._by_pieces(total, rank, mine, groups, doing)
+        for layer, part in zip(layers, torch.split(result, sizes), strict=True):
+            self._closed[layer.index] = part
+
+    def _exchanged(
+        self, total: Sum, rank: int, mine: torch.Tensor, groups: Groups, doing: Callable[[int], None]
+    ) -> torch.Tensor:
+        """Of two holders with one subtotal each: both send theirs and add. As many bytes as by pieces, and nobody waits
+        a second time."""
+        other = 1 - rank
+        peer = total.holders[other]
+        theirs = torch.empty_like(mine)
+        if mine.numel():
+            with groups.at_once():
+                work = groups.receive(total.holders, peer, theirs)
+                groups.send(total.holders, peer, mine)
+            doing(peer)
+            groups.wait(work)
+        return self._closed_piece(total, rank, mine, {other: theirs})
+
+    def _by_pieces(
+        self, total: Sum, rank: int, mine: torch.Tensor, groups: Groups, doing: Callable[[int], None]
+    ) -> torch.Tensor:
+        """A reduce-scatter and an all-gather. `mine`: subtotals, one a row."""
+        count, whole, dtype = len(total.holders), mine.shape[1], mine.dtype
         edges = [whole * i // count for i in range(count + 1)]
-        mine = self._subtotals(total, rank, dtype, whole)
         length = edges[rank + 1] - edges[rank]
         works: list[tuple[int, Receipt]] = []
         received: dict[int, torch.Tensor] = {}
@@ -94,9 +121,7 @@ class StepSums:
             doing(peer)
             groups.wait(work)
         piece = self._closed_piece(total, rank, mine[:, edges[rank] : edges[rank + 1]], received)
-        result = self._gather(total, rank, piece, edges, groups, doing)
-        for layer, part in zip(layers, torch.split(result, sizes), strict=True):
-            self._closed[layer.index] = part
+        return self._gather(total, rank, piece, edges, groups, doing)
 
     def _subtotals(self, total: Sum, rank: int, dtype: torch.dtype, whole: int) -> torch.Tensor:
         """This worker's subtotals, one a row, over all layers of the sum."""
@@ -114,8 +139,9 @@ class StepSums:
     def _closed_piece(
         self, total: Sum, rank: int, mine: torch.Tensor, received: dict[int, torch.Tensor]
     ) -> torch.Tensor:
-        """The sum over all subtotals of the piece that this worker owns."""
-        tree: SumTree[torch.Tensor] = SumTree(self._micro_batches, _add)
+        """The sum over all subtotals of the piece that this worker owns, or of everything. Nothing is added to what may
+        not have left yet."""
+        tree: SumTree[torch.Tensor] = SumTree(self._micro_batches, torch.add)
         for other, subtotals in enumerate(total.subtotals):
             rows = mine if other == rank else received.get(other)
             for index, subtotal in enumerate(subtotals):
@@ -182,7 +208,3 @@ def _add_all(left: Parts, right: Parts) -> Parts:
     if left:
         torch._foreach_add_(left, right)
     return left
-
-
-def _add(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return left.add_(right)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
+from tests.unit.sdk.worker_group.test_groups import OPEN, built
+from tests.unit.sdk.worker_group.test_groups import together as at_the_same_time
 
 from chaos.worker_group.backward import gradients_of
+from chaos.worker_group.channels import Receipt
+from chaos.worker_group.groups import Groups
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.summing import StepSums, private, whole
+from chaos_protocols.streams import Sum
+from chaos_protocols.sums import remaining
 
 
 class Places(torch.nn.Module):
@@ -148,3 +156,50 @@ def test_a_pass_adds_to_the_leaf_on_its_left_what_would_be_added_later() -> None
             else:
                 sums.pair(0, g, onto)
     assert torch.equal(at_once.total(0), later.total(0)) and at_once.total(0).any()
+
+
+class Noted:
+    """Real groups; what is sent is kept, with a copy of what it was."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups, self.sent = groups, list[tuple[torch.Tensor, torch.Tensor]]()
+        self.at_once, self.receive, self.wait = groups.at_once, groups.receive, groups.wait
+
+    def send(self, group: tuple[int, ...], peer: int, tensor: torch.Tensor) -> Receipt:
+        self.sent.append((tensor, tensor.clone()))
+        return self._groups.send(group, peer, tensor)
+
+
+@pytest.mark.parametrize(
+    ("dealt", "messages"),
+    [([range(4), range(4, 8)], 1), ([range(4, 8), range(4)], 1), ([range(3), range(3, 8)], 2), ([range(8), ()], 2)],
+    ids=("halves", "later half first", "uneven", "all and nothing"),
+)
+def test_two_holders_close_the_sum_of_one_process_in_as_few_messages_as_it_takes(
+    dealt: list[Sequence[int]], messages: int
+) -> None:
+    torch.manual_seed(3)
+    layers = [Layer(0, torch.nn.Linear(5, 3)), Layer(1, torch.nn.Linear(3, 4))]
+    gradients = {
+        (layer.index, g): [torch.randn_like(p) * 10**g for p in layer.parameters] for layer in layers for g in range(8)
+    }
+
+    def sums(micro_batches: Sequence[int]) -> StepSums:
+        found = StepSums(layers, 8)
+        for g in micro_batches:
+            for layer in layers:
+                found.leaf(layer.index, g, [part.clone() for part in gradients[layer.index, g]])
+        return found
+
+    whole_sums = sums(range(8))
+    expected = [whole_sums.total(layer.index) for layer in layers]
+    total = Sum((0, 1), (0, 1), tuple(remaining(each, 8) for each in dealt))
+    _, made = built(2, (0, 1))
+    noted, mine = [Noted(groups) for groups in made], [sums(each) for each in dealt]
+    assert at_the_same_time(*(partial(mine[w].close, total, w, noted[w], print) for w in range(2))) == [None, None]
+    while OPEN:
+        OPEN.pop().close()
+    for each in mine:
+        assert [torch.equal(each.total(layer), there) for layer, there in enumerate(expected)] == [True, True]
+    assert len(noted[0].sent) == messages
+    assert all(torch.equal(tensor, copy) for each in noted for tensor, copy in each.sent), "it may not have left yet"
