@@ -210,6 +210,7 @@ class SiteMachine(SiteParts):
         if command is None:
             return
         self._install(self.replica.apply(command, entry.index), command)
+        self.scheduler.witnessed(command)
         if self.scheduler.leading:
             self.scheduler.committed(command, entry.index, now_s=self.now_s)
 

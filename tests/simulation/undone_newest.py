@@ -222,4 +222,23 @@ NEWEST = (
         ),
         test="test_later_start:test_who_has_nobody_else_in_its_roster_dials_those_that_failed_out_of_it",
     ),
+    Undone(
+        row=121,
+        patches=(
+            Patch("chaos_protocols.scheduler.restore_awaited:WitnessedRemovals.newest", "max(told, seen)", "told"),
+        ),
+        test="test_operator:test_a_site_whose_removal_was_proposed_long_before_has_what_was_done_until_then",
+    ),
+    Undone(
+        row=121,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.machine:SchedulerMachine.witnessed",
+                "isinstance(command, RemoveSite)",
+                "False",
+            ),
+        ),
+        test="test_removed_and_left:"
+        "test_how_far_the_run_was_when_a_failed_site_was_removed_is_known_whatever_the_entry_says",
+    ),
 )

@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import assert_never
 
-from chaos_protocols.agreement.commands import AddSite, Command, Replicate, RoundResolved, SetRestorePoint, SetVoters
+from chaos_protocols.agreement.commands import (
+    AddSite,
+    Command,
+    RemoveSite,
+    Replicate,
+    RoundResolved,
+    SetRestorePoint,
+    SetVoters,
+)
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.admission import Admission, TurnedBack
 from chaos_protocols.scheduler.bounding import Bounding
@@ -31,6 +39,7 @@ from chaos_protocols.scheduler.proposer import InFlight, Proposer
 from chaos_protocols.scheduler.rekeying import Rekeying
 from chaos_protocols.scheduler.replanning import Replanning
 from chaos_protocols.scheduler.reports import Reports
+from chaos_protocols.scheduler.restore_awaited import WitnessedRemovals
 from chaos_protocols.scheduler.restore_point import RestorePoint
 from chaos_protocols.scheduler.round_resolution import RoundResolution
 from chaos_protocols.scheduler.running import RunningNegotiations
@@ -84,14 +93,16 @@ class Term:
     """Everything that this site knows as the scheduler of one term of the agreement. Made anew with each, so that
     nothing of an older one is left: whoever waits asks the next scheduler."""
 
-    def __init__(self, host: Host, pace: Pace, turned_back: TurnedBack, *, since_s: float) -> None:
+    def __init__(
+        self, host: Host, pace: Pace, turned_back: TurnedBack, removals: WitnessedRemovals, *, since_s: float
+    ) -> None:
         self.proposer = Proposer(host, pace)
         self.negotiations = RunningNegotiations(host)
         self.reports = Reports(host)
         self.failures = FailureDetector(host, self.negotiations, self.reports)
         self.progress = ProgressWatch(host, self.negotiations, self.reports)
         self.resolution = RoundResolution(host, self.reports)
-        self.restore_point = RestorePoint(host, self.reports, led_since_s=since_s)
+        self.restore_point = RestorePoint(host, self.reports, removals, led_since_s=since_s)
         self.voters = VoterChoice(host, self.negotiations, led_since_s=since_s)
         self.waits = WaitsWatch(host, self.reports, pace)
         self.replanning = Replanning(host, self.reports, pace)
@@ -107,22 +118,25 @@ class SchedulerMachine:
         self.host = host
         self.phase = SchedulerPhase.FOLLOWING
         self.pace = Pace()
-        """Kept over the terms, as are those that were turned back: each says why."""
-        self.turned_back = TurnedBack()
-        self.term = Term(host, self.pace, self.turned_back, since_s=0.0)
+        """Kept over the terms, as are those that were turned back and the removals: each says why."""
+        self.turned_back, self.removals = TurnedBack(), WitnessedRemovals()
+        self.term = self._new_term(0.0)
         """Empty while this site does not lead."""
 
     # -- the role
 
     def lead(self, *, now_s: float) -> None:
         """This site became the leader. It begins when its roster is the newest (`at_work`)."""
-        self.term = Term(self.host, self.pace, self.turned_back, since_s=now_s)
+        self.term = self._new_term(now_s)
         self.phase = SchedulerPhase.ELECTED
 
     def retire(self) -> None:
         """Not the leader any more: forget everything."""
-        self.term = Term(self.host, self.pace, self.turned_back, since_s=0.0)
+        self.term = self._new_term(0.0)
         self.phase = SchedulerPhase.FOLLOWING
+
+    def _new_term(self, since_s: float) -> Term:
+        return Term(self.host, self.pace, self.turned_back, self.removals, since_s=since_s)
 
     def at_work(self, *, now_s: float) -> bool:
         """Whether this site leads and its roster is the newest. Before that it answers nobody: in an older roster a
@@ -203,6 +217,11 @@ class SchedulerMachine:
     def appended(self, index: int) -> None:
         """The proposal under way is in the log; it may be committed before `Host.propose` returns."""
         self.term.proposer.appended(index)
+
+    def witnessed(self, command: Command) -> None:
+        """A command was committed, whoever leads."""
+        if isinstance(command, RemoveSite):
+            self.removals.note(command.departure, self.host.done_round)
 
     def committed(self, command: Command, index: int, *, now_s: float) -> None:
         """A command was committed and the roster is already the one after it."""

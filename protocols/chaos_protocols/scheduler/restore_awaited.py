@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
-from chaos_protocols.agreement.roster import Departure, SiteRecord
+from chaos_protocols.agreement.roster import DEPARTED_KEPT_MAX, Departure, SiteRecord
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.reports import Reports
@@ -29,11 +29,34 @@ class Awaited:
         return f"{self.name} ({self.why})"
 
 
+class WitnessedRemovals:
+    """How far this site was when it heard that one which failed was removed. The entry says what its author knew: that
+    of a scheduler that stood still is committed by the next one, and the removed site has done rounds meanwhile."""
+
+    def __init__(self) -> None:
+        self._seen: dict[SiteId, tuple[int, Age]] = {}
+        """By site: the start of it that was removed, and the age of the state that it may have taken along."""
+
+    def note(self, departure: Departure, done_round: int) -> None:
+        """It is removed now; `done_round`: the last that is done here."""
+        self._seen.pop(departure.site, None)
+        if departure.cause == "failed" and departure.lineage:
+            self._seen[departure.site] = (departure.incarnation, (departure.lineage, done_round))
+        while len(self._seen) > DEPARTED_KEPT_MAX:
+            del self._seen[next(iter(self._seen))]
+
+    def newest(self, gone: Departure) -> Age:
+        """No state that it took along is newer, as far as is known here."""
+        incarnation, seen = self._seen.get(gone.site, (gone.incarnation, (0, 0)))
+        told = (gone.lineage, gone.newest_round)
+        return max(told, seen) if incarnation == gone.incarnation else told
+
+
 class AwaitedSites:
     """Of one term of the scheduler."""
 
-    def __init__(self, facts: Facts, reports: Reports, offers: RestoreOffers) -> None:
-        self._facts, self._reports, self._offers = facts, reports, offers
+    def __init__(self, facts: Facts, reports: Reports, offers: RestoreOffers, removals: WitnessedRemovals) -> None:
+        self._facts, self._reports, self._offers, self._removals = facts, reports, offers, removals
 
     def than(self, best: Age | None, *, here: Set[SiteId], now_s: float, stood_s: float) -> tuple[Awaited, ...]:
         """Those that may have a newer state than `best` (None: any). `here`: sites that have said what they have and
@@ -80,7 +103,7 @@ class AwaitedSites:
         for gone in roster.departed:
             if gone.cause != "failed" or not gone.lineage or roster.record(gone.site) is not None:
                 continue
-            if best is None or (gone.lineage, gone.newest_round) > best:
+            if best is None or self._removals.newest(gone) > best:
                 yield gone
 
     def _outside(self, gone: Departure, best: Age | None) -> Awaited | None:

@@ -22,7 +22,7 @@ from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.negotiation import Tell
 from chaos_protocols.scheduler.proposals import Proposal, with_learner
 from chaos_protocols.scheduler.reports import Reports
-from chaos_protocols.scheduler.restore_awaited import Awaited, AwaitedSites
+from chaos_protocols.scheduler.restore_awaited import Awaited, AwaitedSites, WitnessedRemovals
 from chaos_protocols.scheduler.restore_offers import Candidate, RestoreOffers
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
 
@@ -42,12 +42,12 @@ NAMED_MAX = 16
 class RestorePoint:
     """Of one term of the scheduler."""
 
-    def __init__(self, facts: Facts, reports: Reports, *, led_since_s: float) -> None:
+    def __init__(self, facts: Facts, reports: Reports, removals: WitnessedRemovals, *, led_since_s: float) -> None:
         self.offers = RestoreOffers(facts)
         self.waiting = ""
         """Which state the run waits for, and for whom; empty: it does not stand for want of one."""
         self._facts, self._reports = facts, reports
-        self._awaited = AwaitedSites(facts, reports, self.offers)
+        self._awaited = AwaitedSites(facts, reports, self.offers, removals)
         self._led_since_s = led_since_s
         self._inactive_since_s: float | None = None
         """Since when no member has trained."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from tests.unit.protocols.follower import (
     Follower,
     of,
@@ -101,3 +102,14 @@ def test_site_that_learns_of_its_removal_gives_nothing_to_the_rounds_it_still_kn
     bench.taken()
     bench.handle(events.WorkerLost(reason="killed"))
     assert not [one for one in bench.taken() if isinstance(one, Contribute | OpenRound)]
+
+
+def test_how_far_the_run_was_when_a_failed_site_was_removed_is_known_whatever_the_entry_says() -> None:
+    bench = Follower(D, roster_of(A, B, D, resolved_round=9, first_round=10))
+    gone = Departure(
+        site=B, incarnation=1, last_round=2, cause="failed", reason="cut", lineage=3, newest_round=2, name="site b"
+    )
+    bench.agreed(RemoveSite(departure=gone, resolve=True, views=()))
+    removals = bench.machine.scheduler.removals
+    assert removals.newest(gone) == (3, 9)
+    assert removals.newest(msgspec.structs.replace(gone, incarnation=2)) == (3, 2), "that was a former start of it"

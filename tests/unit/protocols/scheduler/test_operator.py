@@ -313,6 +313,20 @@ def test_a_removed_site_takes_along_what_may_be_known_of_it() -> None:
         assert (gone.name, gone.lineage, gone.newest_round) == ("site c", 3, newest)
 
 
+def test_a_site_whose_removal_was_proposed_long_before_has_what_was_done_until_then() -> None:
+    """By a scheduler that was stopped then; the next one committed it."""
+    gone = msgspec.structs.replace(failed(), newest_round=LATEST - 5)
+    for witnessed in (True, False):
+        bench = standing(B, departed=(gone,), restore_epoch=3)
+        if witnessed:
+            bench.machine.scheduler.removals.note(gone, LATEST)
+        asks(bench, B, checkpoint=disk(LATEST - 3, lineage=3))
+        hello(bench)
+        alive(bench, B, seconds=1.0)
+        assert (adopted(bench) == (B, LATEST - 3)) != witnessed
+        assert ("site d (it is away" in waits(bench, B)) == witnessed
+
+
 def test_a_worker_may_come_back_to_its_daemon_for_a_while() -> None:
     bench = standing(B)
     bench.machine.settings = dataclasses.replace(bench.machine.settings, restore_wait_s=8.0)
