@@ -1,4 +1,5 @@
-"""A script that just ends must still leave the run, wherever it made its coordinator."""
+"""A script that just ends must still leave the run, wherever it made its coordinator; and one that fails says so at
+once to those that would fail alike."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ class Closable(Protocol):
 
     def close(self, *, graceful: bool = True) -> None: ...
 
+    def _script_failed(self, error: BaseException | None) -> None: ...
+
 
 _open: dict[int, tuple[Closable, int]] = {}
 """By identity: with the process in which it was made."""
@@ -26,6 +29,13 @@ def close_at_exit(thing: Closable) -> None:
 def is_closed(thing: Closable) -> None:
     """It needs nothing any more."""
     _open.pop(id(thing), None)
+
+
+def script_failed(error: BaseException) -> None:
+    """Nobody has caught it: before anything else is done, since the end of the interpreter may take seconds."""
+    for thing, pid in list(_open.values()):
+        if pid == os.getpid():
+            thing._script_failed(error)
 
 
 def _close_all() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from chaos.at_exit import script_failed
 from chaos.errors import ChaosError, HalfAppliedStep
 
 TRACEBACK_VARIABLE = "CHAOS_TRACEBACK"
@@ -37,6 +38,7 @@ def install() -> None:
 
 def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """In place of the interpreter's `sys.excepthook`."""
+    script_failed(error)
     if _alone(error) and (isinstance(error, ChaosError) or _is_refused_use(error, trace)):
         print(_sentence(error, trace), file=sys.stderr, flush=True)
         return

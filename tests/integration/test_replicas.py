@@ -91,3 +91,27 @@ async def test_a_loop_that_raises_ends_the_training_with_its_words(tmp_path: Pat
     )
     ran = await train(tmp_path, dp=2, pp=1, script=script, restarts=3)
     assert "RuntimeError: the label is wrong" in ran.failed and len(ran.of("plan")) == 1
+
+
+WITHOUT_A_BLOCK = """
+import torch
+from chaos import Coordinator
+
+coordinator = Coordinator(standalone=True)
+model = coordinator.replicate(torch.nn.Linear(4, 1))
+coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+data = torch.utils.data.TensorDataset(torch.ones(64, 4))
+for (inputs,) in coordinator.loader(data, global_batch=8, micro_batch=2, seed=1, steps=4):
+    model(inputs).sum().backward()
+    if coordinator.round == 1:
+        raise RuntimeError("the label is wrong")
+    coordinator.step()
+"""
+
+
+async def test_a_script_without_a_with_block_that_raises_ends_the_training_with_its_words(tmp_path: Path) -> None:
+    """Its workers were taken for lost, one after the other, and started anew to fail again."""
+    script = tmp_path / "bad.py"
+    script.write_text(WITHOUT_A_BLOCK, encoding="utf-8")
+    ran = await train(tmp_path, dp=2, pp=1, script=script, restarts=3)
+    assert "RuntimeError: the label is wrong" in ran.failed and len(ran.of("plan")) == 1

@@ -208,6 +208,11 @@ class ParallelModel:
             session.close()
         return self._report(applied, session, began_s)
 
+    def failed(self, error: Exception) -> None:
+        """The script raised, which ends the worker group: the same code would fail on every worker."""
+        if self._session is not None:
+            self._session.failed(error)
+
     def _report(self, applied: Applied, session: GroupSession, began_s: float) -> StepReport:
         loader = self._loader
         assert loader is not None
