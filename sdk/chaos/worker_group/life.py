@@ -144,7 +144,11 @@ class InGroup(ABC):
 
     def failed(self, error: Exception) -> None:
         """The script raised: the others must know, since the same code would fail there too. If it was the device that
-        failed, this worker ends, and the others go on."""
+        failed, this worker ends, and the others go on. After the last step that is its own affair: its exit code tells
+        it."""
+        loader = self._training.loader
+        if loader.ended or self._tag.step >= loader.steps:
+            return
         if is_device_loss(error):
             end(self.line, error)
         self.line.raised()
