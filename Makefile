@@ -51,7 +51,8 @@ test: $(VENV)/.check  ## the tests of what the software does, without the long o
 		$(TESTS) -m "alone and not long" $(WITH_PROCESSES) && test $$first -eq 0 && exit $$second
 
 test-long: $(VENV)/.check  ## the long ones: demonstrations, the quick start, two versions, a lost majority (8 minutes)
-	@$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m long $(IN_PROCESS) $(WITH_PROCESSES)
+	@$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m "long and not alone" $(IN_PROCESS) $(WITH_PROCESSES); first=$$?; \
+		$(TESTS) -m "long and alone" $(WITH_PROCESSES) && exit $$first
 
 check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house rules
 	@$(BIN)/ruff check --quiet .

@@ -17,7 +17,8 @@ from chaos_protocols.wire.probe import PROBE_BURST, ProbeHeader, encode
 from chaosd.monitor.probe import FRAME_BYTES, SIZED_PING_BYTES, LinkProbe, ProbeError, report
 from chaosd.transport import PeerProtocolError
 
-pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
+# What a link carries is measured: beside other tests it is what they leave of it.
+pytestmark = [pytest.mark.alone, pytest.mark.parametrize("loop_kind", LOOPS)]
 
 
 class ProbedSite(Site):
