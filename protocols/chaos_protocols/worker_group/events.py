@@ -119,7 +119,7 @@ class WorkerOrdered:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedsMeasured:
     """At what speed workers compute by the last steps under the plan in force, where it is another one than that of the
-    others with their layers, which is 1. Told with every step once enough of them are done."""
+    others with their layers, which is 1. Told every second or so, once enough of them are done."""
 
     speeds: Mapping[int, float]
 
