@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from chaos_protocols import events, wishes
-from chaos_protocols.agreement.commands import Command, encode_command
+from chaos_protocols.agreement.commands import Command, RemoveSite, encode_command
 from chaos_protocols.agreement.key_ring import KeyRing, NoKeys
 from chaos_protocols.agreement.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
 from chaos_protocols.agreement.raft import Effect as RaftEffect
@@ -210,9 +210,16 @@ class SiteMachine(SiteParts):
         if command is None:
             return
         self._install(self.replica.apply(command, entry.index), command)
-        self.scheduler.witnessed(command)
+        self._witness(command, entry.index)
         if self.scheduler.leading:
             self.scheduler.committed(command, entry.index, now_s=self.now_s)
+
+    def _witness(self, command: Command, index: int) -> None:
+        """What is known here about it, and to nobody else perhaps, is remembered for the time when this site leads."""
+        if isinstance(command, RemoveSite):
+            gone = command.departure
+            noted = self.participation.reached.done_before(index, gone.lineage)
+            self.scheduler.removals.note(gone, max(self.done_round, noted))
 
     def _install(self, roster: Roster, command: Command | None) -> None:
         old, rekeyed = self.replica.install(roster)

@@ -233,12 +233,24 @@ NEWEST = (
         row=121,
         patches=(
             Patch(
-                "chaos_protocols.scheduler.machine:SchedulerMachine.witnessed",
+                "chaos_protocols.site:SiteMachine._witness",
                 "isinstance(command, RemoveSite)",
                 "False",
             ),
         ),
         test="test_removed_and_left:"
         "test_how_far_the_run_was_when_a_failed_site_was_removed_is_known_whatever_the_entry_says",
+    ),
+    Undone(
+        row=122,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reached:ReachedRound.done_before",
+                "0 < noted.applied < index",
+                "False",
+            ),
+        ),
+        test="test_removed_and_left:"
+        "test_how_far_it_was_is_known_after_a_restart_from_what_the_journal_noted_before_the_entry",
     ),
 )

@@ -71,7 +71,8 @@ class RosterReplica:
         self.leader_seen_s = now_s
         """When a leader was last known here."""
         self._knew_leader = False
-        self._applied = raft.commit_index
+        self.applied = raft.commit_index
+        """The last entry of the log whose command is applied here."""
         self.chain = LogChain(raft.snapshot)
         """What stands for all that was agreed, and applied here."""
         self._split_told: set[SiteId] = set()
@@ -115,7 +116,7 @@ class RosterReplica:
 
     def committed(self, entry: LogEntry) -> Command | None:
         """The command of a committed entry, to be applied now; None: it has none."""
-        self._applied = entry.index
+        self.applied = entry.index
         command = decode_command(entry.command) if entry.command else None
         self.chain.agreed(entry, begins=isinstance(command, SetRules) and command.version >= NAMES_SINCE)
         return command
@@ -127,7 +128,7 @@ class RosterReplica:
     def restored(self, snapshot: Snapshot) -> Roster:
         """The roster that a snapshot brings. Which run this is was known before: a site of a release that does not
         know the field leaves it out."""
-        self._applied = snapshot.index
+        self.applied = snapshot.index
         roster = decode_roster(snapshot.state)
         self.chain.restored(snapshot, begun=roster.rules >= NAMES_SINCE)
         return roster if roster.run_id else msgspec.structs.replace(roster, run_id=self.roster.run_id)
@@ -179,9 +180,9 @@ class RosterReplica:
         """Replace the log by the roster, if it has grown long."""
         snapshot = self.raft.snapshot
         first = snapshot.index if snapshot is not None else 0
-        if self._applied - first < COMPACT_AFTER_ENTRIES:
+        if self.applied - first < COMPACT_AFTER_ENTRIES:
             return []
-        return self.raft.compact(self._applied, encode_roster(self.roster), self.chain.head)
+        return self.raft.compact(self.applied, encode_roster(self.roster), self.chain.head)
 
     def role_changed(self, leader: SiteId | None, *, leads: bool, now_s: float) -> bool:
         """Whether this site got, or lost, the scheduler's role."""
@@ -204,7 +205,7 @@ class RosterReplica:
         if self._fence is None:
             return False
         index, term = self._fence
-        if self._applied < index and self.raft.term_at(index) == term:
+        if self.applied < index and self.raft.term_at(index) == term:
             return False
         self._fence = None
         return True

@@ -332,7 +332,7 @@ class Participation:
 
     def round_completed(self, notice: RoundCompleted) -> None:
         """The result of a round is here."""
-        self.reached.completed(self._replica.roster, notice.round)
+        self.reached.completed(self._replica.roster, notice.round, applied=self._replica.applied)
         self.links.close_removed(self._rounds.completed_round)
         self.state.memory.round_completed()
         if dict(notice.weights).get(self._outbox.facts.site):

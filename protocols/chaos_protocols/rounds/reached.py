@@ -90,8 +90,15 @@ class ReachedRound:
             self.noted = noted
             self._outbox.emit([NoteReached(reached=self.noted)])
 
-    def completed(self, roster: Roster, round_number: int) -> None:
-        """A round is done here: it is noted now and then."""
+    def done_before(self, index: int, lineage: int) -> int:
+        """The newest round of that lineage which the journal knows to have been done here before this entry of the log
+        was agreed, as far as was known here; 0: none. A daemon that was started since applies every entry anew, and
+        has forgotten what was done."""
+        noted = self.noted
+        return noted.round if noted.lineage == lineage and 0 < noted.applied < index else 0
+
+    def completed(self, roster: Roster, round_number: int, *, applied: int) -> None:
+        """A round is done here: it is noted now and then. `applied`: up to which entry commands are applied here."""
         outbox, active = self._outbox, self._rounds.active
         self._outlived = None
         news = roster.restore_epoch != self.noted.lineage or active is not self.noted.active
@@ -104,6 +111,7 @@ class ReachedRound:
                 active=active,
                 held=self._held,
                 unsaved=unsaved,
+                applied=applied,
             )
             self._noted_s = outbox.now_s
             outbox.emit([NoteReached(reached=self.noted)])

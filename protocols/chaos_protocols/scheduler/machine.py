@@ -18,7 +18,6 @@ from typing import assert_never
 from chaos_protocols.agreement.commands import (
     AddSite,
     Command,
-    RemoveSite,
     Replicate,
     RoundResolved,
     SetRestorePoint,
@@ -217,11 +216,6 @@ class SchedulerMachine:
     def appended(self, index: int) -> None:
         """The proposal under way is in the log; it may be committed before `Host.propose` returns."""
         self.term.proposer.appended(index)
-
-    def witnessed(self, command: Command) -> None:
-        """A command was committed, whoever leads."""
-        if isinstance(command, RemoveSite):
-            self.removals.note(command.departure, self.host.done_round)
 
     def committed(self, command: Command, index: int, *, now_s: float) -> None:
         """A command was committed and the roster is already the one after it."""

@@ -64,8 +64,8 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `unsaved`: the site was there in the first rounds of that history, or came later and was new in the run, and its
     first checkpoint of it is still to be written. `rules`: the version whose rules were agreed there (spec 6.12), which
     a log alone does not tell, since its last entries may never have been agreed. `told_round` and `told_lineage`: of
-    which state the worker was told to take over one last, and has not said that it has; 0: there is none. Never
-    sent."""
+    which state the worker was told to take over one last, and has not said that it has; 0: there is none. `applied`:
+    up to which entry of the log commands had been applied there when `round` was done; 0: not said. Never sent."""
 
     lineage: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
     round: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
@@ -75,6 +75,7 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unsaved: bool = False
     told_round: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
     told_lineage: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
+    applied: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
 
 
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):

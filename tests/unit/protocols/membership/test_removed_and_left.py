@@ -39,6 +39,7 @@ from chaos_protocols.effects import (
 from chaos_protocols.wire.control import (
     Heartbeat,
 )
+from chaos_protocols.wire.plans import Reached
 
 
 def removed(bench: Bench, epoch: int) -> None:
@@ -113,3 +114,16 @@ def test_how_far_the_run_was_when_a_failed_site_was_removed_is_known_whatever_th
     removals = bench.machine.scheduler.removals
     assert removals.newest(gone) == (3, 9)
     assert removals.newest(msgspec.structs.replace(gone, incarnation=2)) == (3, 2), "that was a former start of it"
+
+
+def test_how_far_it_was_is_known_after_a_restart_from_what_the_journal_noted_before_the_entry() -> None:
+    """Of an entry that was agreed, and applied, when that was noted the journal says nothing: rounds may have been done
+    since. Nor does it of another history, or where a former release wrote it."""
+    gone = Departure(
+        site=B, incarnation=1, last_round=2, cause="failed", reason="cut", lineage=3, newest_round=2, name="site b"
+    )
+    for lineage, applied, known in ((3, EPOCH, 9), (3, EPOCH + 1, 2), (2, EPOCH, 2), (3, 0, 2)):
+        noted = Reached(lineage=lineage, round=9, active=True, applied=applied)
+        bench = Follower(D, roster_of(A, B, D), reached=noted)
+        bench.agreed(RemoveSite(departure=gone, resolve=True, views=()))
+        assert bench.machine.scheduler.removals.newest(gone) == (3, known), noted

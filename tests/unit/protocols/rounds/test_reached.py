@@ -54,6 +54,7 @@ def test_the_first_rounds_are_noted_each_and_others_once_in_a_while() -> None:
         gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(later_ones)]
         assert min(gaps) >= NOTE_EVERY_S and max(gaps) < NOTE_EVERY_S + 0.5, name
         assert all(note.active for _, note in notes[1:])
+        assert all(0 < note.applied <= world.node(name).machine.replica.applied for _, note in notes[1:])
         assert world.node(name).disk.reached == notes[-1][1]
 
 
