@@ -1,12 +1,19 @@
 """A script that just ends must still leave the run, wherever it made its coordinator; and one that fails says so at
-once to those that would fail alike."""
+once to those that would fail alike.
+
+`sys.exit()` and `sys.exit(0)` are an end, any other code is a failure. The interpreter keeps the code to itself: it
+asks the exception for it as its last act before it ends. So `sys.exit`, `exit` and `quit` raise a kind of SystemExit
+that notices who asks. What a script raises itself (`raise SystemExit(3)`) is seen at the end of a with block alone.
+"""
 
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 
 class Closable(Protocol):
@@ -14,11 +21,16 @@ class Closable(Protocol):
 
     def close(self, *, graceful: bool = True) -> None: ...
 
+    def _has_failed(self, error: BaseException | None) -> bool: ...
+
     def _script_failed(self, error: BaseException | None) -> None: ...
 
 
 _open: dict[int, tuple[Closable, int]] = {}
 """By identity: with the process in which it was made."""
+
+_exited: list[SystemExit] = []
+"""What ends the interpreter, if anything did; without its frames, which would keep a model in memory."""
 
 
 def close_at_exit(thing: Closable) -> None:
@@ -31,18 +43,67 @@ def is_closed(thing: Closable) -> None:
     _open.pop(id(thing), None)
 
 
+def is_failure(error: BaseException | None, *, asked: bool) -> bool:
+    """Whether a script that ends with it has failed. `asked` to end (Ctrl+C) it ends, with whatever code."""
+    return error is not None and not (isinstance(error, SystemExit) and (asked or error.code in (None, 0)))
+
+
 def script_failed(error: BaseException) -> None:
     """Nobody has caught it: before anything else is done, since the end of the interpreter may take seconds."""
     for thing, pid in list(_open.values()):
-        if pid == os.getpid():
+        if pid == os.getpid() and thing._has_failed(error):
             thing._script_failed(error)
 
 
+_CODE: Any = SystemExit.code
+
+
+class ScriptExit(SystemExit):
+    """What `sys.exit` raises: a SystemExit that tells when the interpreter ends by it."""
+
+    @property
+    def code(self) -> Any:
+        """As of any SystemExit. Nobody has caught it if no code of Python's asks."""
+        code = _CODE.__get__(self)
+        try:
+            sys._getframe(1)
+        except ValueError:
+            _exited[:] = [SystemExit(code)]
+            script_failed(_exited[0])
+        return code
+
+    @code.setter
+    def code(self, code: Any) -> None:
+        _CODE.__set__(self, code)
+
+
+def _telling(leave: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, with a `ScriptExit`."""
+
+    def exit(*arguments: Any, **named: Any) -> None:
+        try:
+            leave(*arguments, **named)
+        except SystemExit as error:
+            raise ScriptExit(*error.args) from None
+
+    exit.__doc__ = leave.__doc__
+    return exit
+
+
+def _watch() -> None:
+    sys.exit = _telling(sys.exit)
+    quitter: Any = type(getattr(builtins, "exit", None))
+    if quitter.__module__ == "_sitebuiltins":  # else there is none (python -S), or a shell's own
+        quitter.__call__ = _telling(quitter.__call__)
+
+
 def _close_all() -> None:
-    failed = hasattr(sys, "last_value") or hasattr(sys, "last_exc")  # set by the interpreter for an unhandled error
+    unhandled = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # set by the interpreter
+    error = unhandled or (_exited[0] if _exited else None)
     for thing, pid in list(_open.values()):
         if pid == os.getpid():  # a forked child must not leave in its parent's name
-            thing.close(graceful=not failed)
+            thing.close(graceful=not thing._has_failed(error))
 
 
+_watch()
 atexit.register(_close_all)

@@ -367,13 +367,15 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """A script that ends leaves; one that fails just drops out, as if it had been killed."""
-        self._script_failed(error)
-        self.close(graceful=kind is None)
+        failed = self._has_failed(error)
+        if failed:
+            self._script_failed(error)
+        self.close(graceful=not failed)
 
     def _script_failed(self, error: BaseException | None) -> None:
         """The other workers of this site would fail alike: they hear it before this process is found to be gone."""
         model = self._parallel or self._replicated
-        if model is not None and isinstance(error, Exception):
+        if model is not None and isinstance(error, Exception | SystemExit):
             model.failed(error)
 
     def _logged(self, figures: Mapping[str, float]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chaos.at_exit import is_failure
 from chaos.connection import Wakeup, open_socket
 from chaos.conversation import Conversation
 from chaos.encoding import check_encoding, check_name, encoded
@@ -104,6 +105,10 @@ class Entering(ParallelSite, ABC):
     def _in_child(self) -> bool:
         """This is a child of the process that talks with the daemon."""
         return self._conversation is not None and self._pid != os.getpid()
+
+    def _has_failed(self, error: BaseException | None) -> bool:
+        """Whether the script has, if it ends with this."""
+        return is_failure(error, asked=self._signals.exit_requested)
 
     def _check_process(self) -> None:
         """Raises ValueError in a child: a word of its own in that conversation would leave both waiting for ever."""

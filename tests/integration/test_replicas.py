@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from tests.integration import replica_training
 from tests.integration.site_training import STEPS
-from tests.rigs.worker_group import STOPPED_S, Ran, train
+from tests.rigs.worker_group import STOPPED_S, Ran, launch, train
 
 from chaos_protocols.worker_group import suspicion
+from chaosd.worker_group import processes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -93,25 +94,45 @@ async def test_a_loop_that_raises_ends_the_training_with_its_words(tmp_path: Pat
     assert "RuntimeError: the label is wrong" in ran.failed and len(ran.of("plan")) == 1
 
 
-WITHOUT_A_BLOCK = """
+TRAINING = """
+import contextlib, sys
 import torch
 from chaos import Coordinator
 
+torch.manual_seed(1)
 coordinator = Coordinator(standalone=True)
-model = coordinator.replicate(torch.nn.Linear(4, 1))
-coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-data = torch.utils.data.TensorDataset(torch.ones(64, 4))
-for (inputs,) in coordinator.loader(data, global_batch=8, micro_batch=2, seed=1, steps=4):
-    model(inputs).sum().backward()
-    if coordinator.round == 1:
-        raise RuntimeError("the label is wrong")
-    coordinator.step()
+with coordinator if {block} else contextlib.nullcontext():
+    model = coordinator.replicate(torch.nn.Linear(4, 1))
+    coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    data = torch.utils.data.TensorDataset(torch.ones(64, 4))
+    for (inputs,) in coordinator.loader(data, global_batch=8, micro_batch=2, seed=1, steps=4):
+        model(inputs).sum().backward()
+        coordinator.step()
+        if coordinator.round == {round}:
+            {end}
 """
+RAISES, EXITS = "raise RuntimeError('the label is wrong')", "sys.exit('the label is wrong')"
 
 
-async def test_a_script_without_a_with_block_that_raises_ends_the_training_with_its_words(tmp_path: Path) -> None:
-    """Its workers were taken for lost, one after the other, and started anew to fail again."""
+async def ending(tmp_path: Path, round: int, end: str, *, block: bool) -> Ran:
+    """Of a script that ends so after this round. A bare `sys.exit` needs new interpreters, whose own end counts."""
     script = tmp_path / "bad.py"
-    script.write_text(WITHOUT_A_BLOCK, encoding="utf-8")
-    ran = await train(tmp_path, dp=2, pp=1, script=script, restarts=3)
-    assert "RuntimeError: the label is wrong" in ran.failed and len(ran.of("plan")) == 1
+    script.write_text(TRAINING.format(round=round, end=end, block=block), encoding="utf-8")
+    start = processes.launch if end == EXITS and not block else launch
+    return await train(tmp_path, dp=2, pp=1, script=script, restarts=3, launch=start)
+
+
+@pytest.mark.parametrize(("end", "block"), [(RAISES, False), (EXITS, False), (EXITS, True)])
+async def test_a_script_that_fails_ends_the_training_with_its_words(tmp_path: Path, end: str, block: bool) -> None:
+    """Its workers were taken for lost, one after the other, and started anew to fail again; or for done."""
+    ran = await ending(tmp_path, 1, end, block=block)
+    assert ": the label is wrong" in ran.failed and len(ran.of("plan")) == 1, ran.happened
+
+
+@pytest.mark.parametrize(("end", "block"), [(RAISES, False), (EXITS, False), (EXITS, True)])
+async def test_a_script_that_fails_in_its_loop_after_the_last_step_has_trained_to_the_end(
+    tmp_path: Path, end: str, block: bool
+) -> None:
+    """No worker with state was left, it said, and to start again from a checkpoint."""
+    ran = await ending(tmp_path, 4, end, block=block)
+    assert ran.failed == "" and "exit code" in ran.failed_after and not ran.of("worker-lost"), ran.happened

@@ -90,6 +90,7 @@ async def train(
     placement: Placement | None = None,
     watch: Callable[[Controller, Happened], None] | None = None,
     timed: TimedSteps | None = None,
+    launch: processes.Launch = launch,
 ) -> Ran:
     """Train to the end, or until it cannot go on. `timed`: keeps what the workers do when."""
     struck = tmp_path / f"struck-{dp}-{pp}"

@@ -128,8 +128,8 @@ class WorkerGroupMachine(ToBeDone):
                 self.end(f"worker {worker}: {text}")
 
     def _hello(self, worker: int, hello: msg.GroupHello) -> None:
-        refused = self._crew.refusal(worker, hello)
-        if refused:
+        if refused := self._crew.refusal(worker, hello):
+            self._tell(worker, msg.Finish(failed=refused))  # it is none of those that `end` tells
             self.end(f"worker {worker} cannot take part: {refused}")
             return
         self._crew.let_in(worker, hello)

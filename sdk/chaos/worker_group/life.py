@@ -142,17 +142,19 @@ class InGroup(ABC):
         round = self._rounds.round_of(self._tag.step)
         self.line.log(FiguresLogged(round=round, figures=figures))
 
-    def failed(self, error: Exception) -> None:
-        """The script raised: the others must know, since the same code would fail there too. If it was the device that
-        failed, this worker ends, and the others go on. After the last step that is its own affair: its exit code tells
-        it."""
+    def failed(self, error: BaseException) -> None:
+        """The script raised, or ended with a code: the others must know, since the same code would fail there too. If
+        it was the device that failed, this worker ends, and the others go on. After the last step that is its own
+        affair: no further one is wanted here, and its exit code tells the rest."""
         loader = self._training.loader
         if loader.ended or self._tag.step >= loader.steps:
+            self.close()
             return
         if is_device_loss(error):
             end(self.line, error)
         self.line.raised()
-        self.line.send(ScriptFailed(text=f"{type(error).__name__}: {error}"[:4000]))
+        kind = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
+        self.line.send(ScriptFailed(text=f"{kind}: {error}"[:4000]))
         self.line.ended()
 
     def ended(self) -> None:

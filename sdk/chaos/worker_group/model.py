@@ -208,7 +208,7 @@ class ParallelModel:
             session.close()
         return self._report(applied, session, began_s)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """The script raised, which ends the worker group: the same code would fail on every worker."""
         if self._session is not None:
             self._session.failed(error)

@@ -108,7 +108,7 @@ class ReplicaWorker(Protocol):
         """What the script is at."""
         ...
 
-    def failed(self, error: Exception) -> None: ...
+    def failed(self, error: BaseException) -> None: ...
 
     def ended(self) -> None: ...
 
@@ -167,7 +167,7 @@ class ReplicaAlone:
     def doing(self, work: Work) -> None:
         """Nobody looks."""
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Nobody else has to know."""
 
     def ended(self) -> None:

@@ -170,7 +170,7 @@ class Replicated:
         assert self._whole is not None
         return self._whole.digest()
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """The script raised, which ends the worker group: the same code would fail on every worker."""
         if self._replica is not None:
             self._replica.failed(error)

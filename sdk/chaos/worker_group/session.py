@@ -76,7 +76,7 @@ class GroupSession(Protocol):
 
     def step(self) -> Applied: ...
 
-    def failed(self, error: Exception) -> None: ...
+    def failed(self, error: BaseException) -> None: ...
 
     def ended(self) -> None: ...
 
@@ -166,7 +166,7 @@ class TrainsAlone:
                 layer.end_alone((step + 1) // every)
         return Applied(step=step + 1, loss=commit.loss, norm=commit.norm)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Nobody else has to know."""
 
     def ended(self) -> None:

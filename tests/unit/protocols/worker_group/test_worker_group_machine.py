@@ -53,6 +53,8 @@ def test_a_worker_that_trains_something_else_ends_the_group_and_the_reason_names
     bench.say(0, hello(0))
     bench.say(1, hello(1, **changes))
     assert text in ended(bench)
+    told = bench.told(msg.Finish)
+    assert set(told) == {0, 1} and text in told[1].failed, "who is refused hears it, too"
 
 
 def test_a_script_that_ends_before_the_training_began_is_not_started_again() -> None:
