@@ -5,7 +5,8 @@ Every worker says with each update how many seconds it computed forward and back
 would take by the first facts, that is a ratio. A worker that is slower or faster than the others with its layers by
 more than `STRAGGLER` is a device of that speed, and the median ratio of a layer's holders, so far as that does not
 explain it, is the layer's. Waiting and messages are in neither: so a step that takes longer than expected by these
-facts too says what they do not know.
+facts too says what they do not know. A worker that is given nothing to compute, or alone has its layers, shows no
+speed: what it had before stands until it is measured anew.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ STRAGGLER = 1.3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredFactors:
     """What the first facts are multiplied with: seconds of each layer, forward and backward; speeds of workers that are
-    no device of speed 1."""
+    no device of speed 1. `before`: of those, the ones that show none under the plan in force."""
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
     speeds: Mapping[int, float] = field(default_factory=dict)
+    before: frozenset[int] = frozenset()
 
     def applied(self, profile: ModelProfile) -> ModelProfile:
         """The layers of a profile as they were measured."""
@@ -80,7 +82,7 @@ class StepFacts:
         self._planned: dict[int, _Planned] = {}
         self._seconds: dict[int, deque[tuple[float, float]]] = {}
         self._known: dict[int, float] = {}
-        """Of workers that are not like the others; of who has no layers by now, what was measured last."""
+        """Of workers that are not like the others; of who shows none by now, what was measured last."""
         self._layers = 0
         self._unread = 0
         self.told: MeasuredFactors | None = None
@@ -111,6 +113,13 @@ class StepFacts:
         self.told = found
         return found
 
+    def forget(self, workers: frozenset[int]) -> None:
+        """They count as fast until they have shown what they are."""
+        self._known = {worker: speed for worker, speed in self._known.items() if worker not in workers}
+        if self.told is not None:
+            speeds = {worker: speed for worker, speed in self.told.speeds.items() if worker not in workers}
+            self.told = replace(self.told, speeds=speeds, before=self.told.before - workers)
+
     def settled(self) -> MeasuredFactors | None:
         """By the last `STEPS_KEPT` steps of the plan in force; None: there are not so many yet."""
         if any(len(each) < STEPS_KEPT for each in self._seconds.values()):
@@ -130,20 +139,24 @@ class StepFacts:
         held = self._by_layer(ratios)
         if held is None:
             return None
-        # Of two holders the slower one is slow, and not the other fast.
-        usual = [sum(map(statistics.median_low, zip(*each.values(), strict=True))) for each in held]
-        speeds: dict[int, float] = {}
+        # Of two holders the slower one is slow, and not the other fast; of one alone nobody knows.
+        usual = {
+            layer: sum(map(statistics.median_low, zip(*each.values(), strict=True)))
+            for layer, each in enumerate(held)
+            if len(each) > 1
+        }
+        shown: dict[int, float] = {}
         for worker, ratio in ratios.items():
-            speed = statistics.fmean(usual[layer] for layer in self._planned[worker].layers) / sum(ratio)
-            if not 1 / STRAGGLER <= speed <= STRAGGLER:
-                speeds[worker] = speed
-        idle = {worker: speed for worker, speed in self._known.items() if worker not in self._planned}
-        self._known = speeds = {**idle, **speeds}
+            if shared := [usual[layer] for layer in self._planned[worker].layers if layer in usual]:
+                shown[worker] = statistics.fmean(shared) / sum(ratio)
+        before = {worker: speed for worker, speed in self._known.items() if worker not in shown}
+        uneven = {worker: speed for worker, speed in shown.items() if not 1 / STRAGGLER <= speed <= STRAGGLER}
+        self._known = speeds = {**before, **uneven}
         forward, backward = (
             tuple(statistics.median(each[w][kind] * speeds.get(w, 1.0) for w in each) for each in held)
             for kind in (0, 1)
         )
-        return MeasuredFactors(forward=forward, backward=backward, speeds=speeds)
+        return MeasuredFactors(forward=forward, backward=backward, speeds=speeds, before=frozenset(before))
 
     def _by_layer(self, ratios: Mapping[int, tuple[float, float]]) -> list[dict[int, tuple[float, float]]] | None:
         """The ratios of each layer's holders; None where some layer's are not known."""

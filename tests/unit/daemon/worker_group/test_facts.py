@@ -78,6 +78,41 @@ def test_what_is_settled_is_that_of_many_steps_of_one_plan() -> None:
     assert facts.settled() is None
 
 
+def after_another_plan(shares: dict[int, Share]) -> tuple[StepFacts, MeasuredFactors]:
+    """Worker 3 was found to have half its speed; then `shares` came into force, under which all layers take as long as
+    they did first."""
+    facts = StepFacts()
+    facts.begin(HELLO, SHARES)
+    for _ in range(STEPS_KEPT):
+        for worker in range(4):
+            slow = 2.0 if worker == 3 else 1.0
+            facts.take(worker, {"forward": slow * 0.002, "backward": slow * 0.004})
+    facts.begin(HELLO, shares)
+    for _ in range(STEPS_KEPT):
+        for worker, each in shares.items():
+            milliseconds = len(each.stream) / 2
+            slow = 2.0 if worker == 3 else 1.0
+            facts.take(worker, {"forward": slow * 1e-3 * milliseconds, "backward": slow * 2e-3 * milliseconds})
+    settled = facts.settled()
+    assert settled is not None
+    return facts, settled
+
+
+NOTHING_TO_DO = {0: share(0, 0, 1), 1: share(1, *range(4)), 2: share(0, 2, 3), 3: share(1)}
+ALONE = {0: share(0, 0, 1), 2: share(0, 2, 3), 3: share(1, *range(4))}
+LEFT_OUT = {0: share(0, 0, 1), 1: share(1, 0, 1), 2: share(0, 2, 3), 3: Share()}
+
+
+@pytest.mark.parametrize("shares", [NOTHING_TO_DO, ALONE, LEFT_OUT], ids=("nothing-to-do", "alone", "left-out"))
+def test_who_shows_no_speed_keeps_the_one_it_had_and_layers_are_what_they_were(shares: dict[int, Share]) -> None:
+    facts, settled = after_another_plan(shares)
+    assert settled.speeds == {3: pytest.approx(0.5)} and settled.before == {3}
+    assert (settled.forward, settled.backward) == (pytest.approx((1.0, 1.0)), pytest.approx((1.0, 1.0)))
+    facts.forget(frozenset({3}))
+    forgotten = facts.settled()
+    assert forgotten is not None and forgotten.speeds == {} and forgotten.before == frozenset()
+
+
 def test_nothing_is_told_twice_and_another_plan_begins_anew() -> None:
     facts = StepFacts()
     facts.begin(HELLO, SHARES)
