@@ -106,9 +106,9 @@ class ImitatedPlanner(SitePlanner):
         idle: frozenset[int],
         drained: frozenset[int] = frozenset(),
         *,
-        faster: bool = False,
+        faster_by: float = 0.0,
     ) -> None:
-        super().prepare_change(self._as_imitated(hello), present, idle, drained, faster=faster)
+        super().prepare_change(self._as_imitated(hello), present, idle, drained, faster_by=faster_by)
 
     def learn(self, factors: MeasuredFactors, hello: GroupHello, present: frozenset[int]) -> float:
         return super().learn(factors, self._as_imitated(hello), present)

@@ -3,10 +3,10 @@
 TRAINING: arguments of `train` as JSON; `digests`, a file for those of all layers after each step (of a worker that has
 all); `hold`, a step and a file: after the step the training waits for the file; `saves`, two files: after the training
 the script waits for the first and makes the second; `pass_s`, seconds that each pass of a worker takes more, by its
-number; `slow`, a file with the process id of a worker whose passes take longer; `pace_s` a round, until the file `fast`
-is there. FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of
-the place in that step (for `building` and `moving`: in that generation), by its own hand; signal 0 is the error of a
-device that fails.
+number; `slow`, a file with the process id of a worker whose passes take `slow_pass_s` more; `pace_s` a round, until the
+file `fast` is there. FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the
+first call of the place in that step (for `building` and `moving`: in that generation), by its own hand; signal 0 is the
+error of a device that fails.
 """
 
 from __future__ import annotations
@@ -288,9 +288,10 @@ def main(*afterwards: Callable[[Any, Any], None], **fixed: Any) -> None:
             each(model, report)
 
     more_s, slow = given.pop("pass_s", {}).get(os.environ.get("CHAOS_WORKER"), 0.0), given.pop("slow", "")
+    slow_s = given.pop("slow_pass_s", SLOW_PASS_S)
     if more_s or slow:
         for name in ("_forward", "_backward"):
-            _slow_down(name, lambda: SLOW_PASS_S if slow and _is_named(slow) else more_s)
+            _slow_down(name, lambda: slow_s if slow and _is_named(slow) else more_s)
     go, saved = given.pop("saves", ("", ""))
     train(after, **given, **fixed)
     if saved:

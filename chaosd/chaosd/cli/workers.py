@@ -1,7 +1,7 @@
 """`chaosd workers`: who works on what, in the worker groups that `chaosd run` has started on this machine.
 
-`chaosd workers drain N`, `undrain N`: take one out while they train, and let it in again. `chaosd workers selftest`:
-what workers can do here, tried.
+`chaosd workers drain N`, `undrain N`: take one out while they train, and let it in again. `chaosd workers replan`: the
+best plan by the speeds of now. `chaosd workers selftest`: what workers can do here, tried.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -63,6 +63,7 @@ def workers(
     $ chaosd workers --all
     $ chaosd workers --json | jq '.[].workers[] | select(.state != "trains")'
     $ chaosd workers drain 2
+    $ chaosd workers replan
     $ chaosd workers selftest
 
     Exit codes: 0 there are some, 1 no `chaosd run` is running.
@@ -129,20 +130,41 @@ def undrain(worker: WorkerArgument, of: OfOption = None, json: JsonOption = Fals
     _order(worker, of, drain=False, as_json=json)
 
 
+@workers_app.command()
+def replan(of: OfOption = None, json: JsonOption = False) -> None:
+    """Have the best plan by the speeds of now: something else on the machine has ended, or begun.
+
+    A site changes its plan by itself, but looks once a minute at most, and tries a worker that was left out for its
+    speed after ten minutes, or longer if it was slow again. This order does not wait for that: the planner looks at
+    once, while all train, and counts whoever was left out as fast until it is measured. Where another plan saves at
+    least 2 % of a step, all change to it when the step under way is done; no step is lost. Otherwise it is said what a
+    step takes and would take, and nothing changes.
+
+    $ chaosd workers replan
+
+    Exit codes: 0 another plan is in force, 1 not (the sentence says why), 2 several `chaosd run` and none was named.
+    """
+    _ask(of, "/v1/workers/replan", {}, "replan", as_json=json)
+
+
 def _order(worker: int, of: int | None, *, drain: bool, as_json: bool) -> None:
+    what = f"{'drain' if drain else 'undrain'} worker {worker}"
+    _ask(of, "/v1/workers", {"worker": worker, "drain": drain}, what, as_json=as_json)
+
+
+def _ask(of: int | None, route: str, body: dict[str, Any], what: str, *, as_json: bool) -> None:
     from chaosd.api.client import CHANGE_TIMEOUT_S, LocalClient, NoDaemonError, RequestRefusedError
     from chaosd.api.status import Outcome
     from chaosd.worker_group.door import DOOR_NAME
 
     door = _group(of) / DOOR_NAME
-    body = {"worker": worker, "drain": drain}
     try:
-        outcome = LocalClient(door).ask("POST", "/v1/workers", Outcome, body, timeout_s=CHANGE_TIMEOUT_S)
+        outcome = LocalClient(door).ask("POST", route, Outcome, body, timeout_s=CHANGE_TIMEOUT_S)
     except NoDaemonError as error:
         fail(f"`chaosd run` does not answer: {str(error).removeprefix('no daemon answers ')}", EXIT_FAILED)
     except RequestRefusedError as error:
         fail(f"`chaosd run` refused: {error}", EXIT_FAILED)
-    tell(outcome, f"{'drain' if drain else 'undrain'} worker {worker}", as_json=as_json)
+    tell(outcome, what, as_json=as_json)
 
 
 def _group(of: int | None) -> Path:
@@ -152,7 +174,7 @@ def _group(of: int | None) -> Path:
     found = {view.pid: (folder, view.command) for folder, view in groups()}
     if not found:
         fail(
-            f"{NOBODY}. Workers can be drained at a site of several workers alone; one of `python train.py` has one",
+            f"{NOBODY}. Orders are for a site of several workers; one of `python train.py` has one",
             EXIT_FAILED,
         )
     if of is not None and of not in found:

@@ -31,8 +31,8 @@ from chaos_protocols.worker_group.events import (
     OrderAnswered,
     PreparePlan,
     PutPlanInForce,
+    ReplanAnswered,
     SetGroupTimer,
-    SpeedsMeasured,
     StartWorker,
     TellDigests,
     TellRun,
@@ -270,8 +270,8 @@ class Controller:
             if learnt is not None:
                 self._record(learnt.kind, learnt.reason, **learnt.fields)
                 self._thread.prepare_losses()
-            if (speeds := self._feedback.speeds(self._machine)) is not None:
-                self._feed(SpeedsMeasured(speeds=speeds))
+            if (measured := self._feedback.speeds(self._machine)) is not None:
+                self._feed(measured)
 
     def _laid_out(self, specs: RunSpecs) -> bool:
         """Make room for what the workers share with the daemon; False, and the end, where that cannot be."""
@@ -335,7 +335,7 @@ class Controller:
                     self._timers[timer] = loop.call_later(after_s, self._feed, GroupTimerFired(timer=timer))
             case NoteEvent(kind=kind, reason=reason, fields=fields):
                 self._record(kind, reason, **fields)
-            case OrderAnswered():
+            case OrderAnswered() | ReplanAnswered():
                 self._door.answered(effect)
                 if effect.done:
                     self._thread.prepare_losses()

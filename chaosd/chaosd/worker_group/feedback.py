@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from chaos_protocols.worker_group.events import SpeedsMeasured
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.messages import Stepped, WorkerMessage
 from chaos_protocols.worker_group.phases import GroupPhase
@@ -80,9 +81,9 @@ class Feedback:
         )
         return ToRecord("measured", reason, {"generation": message.generation, "step": message.step, "step_s": step_s})
 
-    def speeds(self, machine: WorkerGroupMachine) -> Mapping[int, float] | None:
-        """Speeds of the workers under the plan in force that are not like the others; None: not enough of its steps are
-        done, or it was looked a moment ago, or there never were any."""
+    def speeds(self, machine: WorkerGroupMachine) -> SpeedsMeasured | None:
+        """Speeds of workers that are not like the others; None: not enough steps of the plan in force are done, or it
+        was looked a moment ago, or there never were any."""
         if machine.phase is not GroupPhase.TRAINING or self._clock() < self._looked_s + SPEEDS_EVERY_S:
             return None
         self._looked_s = self._clock()
@@ -90,12 +91,13 @@ class Feedback:
         if settled is None:
             return None
         self._were_uneven = self._were_uneven or bool(settled.speeds)
-        return settled.speeds if self._were_uneven else None
+        return SpeedsMeasured(speeds=settled.speeds, before=settled.before) if self._were_uneven else None
 
-    def learn_settled(self, machine: WorkerGroupMachine) -> None:
-        """Facts as they are now, whenever the planner learnt last: a plan is to be made by them. `prepare` is to
-        follow."""
-        settled = self._facts.settled()
-        if settled is not None and machine.hello is not None:
-            self._facts.told, self._learnt = settled, True
-            self._planner.learn(settled, machine.hello, machine.present)
+    def learn_settled(self, machine: WorkerGroupMachine, anew: frozenset[int] = frozenset()) -> None:
+        """Facts as they are now, whenever the planner learnt last: a plan is to be made by them. `anew`: workers that
+        count as fast from now on, until they are measured. `prepare` is to follow."""
+        self._facts.forget(anew)
+        facts = self._facts.settled() or self._facts.told
+        if facts is not None and machine.hello is not None:
+            self._facts.told, self._learnt = facts, True
+            self._planner.learn(facts, machine.hello, machine.present)

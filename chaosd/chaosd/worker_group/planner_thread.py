@@ -49,9 +49,9 @@ class PlannerThread:
         self._keep(self._make(asked))
 
     def prepare(self, wanted: PreparePlan) -> None:
-        """`PlanPrepared` or `NoPlanPrepared` follows, or nothing where nobody waits for that."""
-        if wanted.faster:
-            self._feedback.learn_settled(self._machine)
+        """`PlanPrepared` or `NoPlanPrepared` follows."""
+        if wanted.faster_by:
+            self._feedback.learn_settled(self._machine, wanted.anew)
             self.prepare_losses()
         self._keep(self._prepare(wanted))
 
@@ -76,10 +76,9 @@ class PlannerThread:
         assert hello is not None
         prepare, present = self._planner.prepare_change, self._machine.present
         try:
-            await asyncio.to_thread(prepare, hello, present, idle, drained, faster=wanted.faster)
+            await asyncio.to_thread(prepare, hello, present, idle, drained, faster_by=wanted.faster_by)
         except Unplannable as error:
-            if drained or wanted.faster:  # else they wait: nobody stops for a plan that there is not
-                self._feed(NoPlanPrepared(idle=idle, drained=drained, reason=str(error)))
+            self._feed(NoPlanPrepared(idle=idle, drained=drained, reason=str(error)))
             return
         except Exception as error:
             self._record("no-plan", f"the planner failed: {error}")

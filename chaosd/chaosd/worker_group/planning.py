@@ -38,9 +38,6 @@ LOOPBACK_LATENCY_S = 0.0
 PREPARED_MAX = 64
 """Losses of single workers that are worked out ahead."""
 
-FASTER_BY = 0.1
-"""Share of a step that a plan has to save where nobody comes or goes: what is measured is off by some per cent."""
-
 
 class SitePlanner:
     """`pipelines`, `stages`: the first plan's shape, 0 where the planner may choose. `policies`: what it may answer a
@@ -140,19 +137,23 @@ class SitePlanner:
         idle: frozenset[int],
         drained: frozenset[int] = frozenset(),
         *,
-        faster: bool = False,
+        faster_by: float = 0.0,
     ) -> None:
         """Work out what follows if these idle workers take part and these are drained, so that nobody stands still for
-        that; `faster`: if its steps take less by `FASTER_BY`. On a thread of its own. Raises `Unplannable`."""
+        that; `faster_by`: if its steps take less by this share. On a thread of its own. Raises `Unplannable`."""
         current, situation = self._in_force, Staffing(frozenset(), idle, present, drained)
         if current is None:
             return
-        work_out = self._faster if faster else self._work_out
-        found = work_out(current, situation, hello)
+        if faster_by:
+            found = self._faster(current, situation, hello, faster_by)
+        else:
+            found = self._work_out(current, situation, hello)
         if self._in_force is current:
             self._prepared[situation] = found
 
-    def _faster(self, current: ExecutionPlan, situation: Staffing, hello: GroupHello) -> tuple[Plan, ExecutionPlan]:
+    def _faster(
+        self, current: ExecutionPlan, situation: Staffing, hello: GroupHello, by: float
+    ) -> tuple[Plan, ExecutionPlan]:
         """Those that may have layers, but the slowest where there are more than a plan may have."""
         speeds: Mapping[int, float] = {} if self._factors is None else self._factors.speeds
         by_speed = sorted(situation.able, key=lambda worker: (-speeds.get(worker, 1.0), worker not in current.workers))
@@ -160,7 +161,7 @@ class SitePlanner:
         found = self._work_out(current, situation._replace(drained=without), hello)
         model, cluster = self._facts(hello, situation.present | _named(current))
         now_s, then_s = evaluate(current, Costs(model, cluster)).step_s, found[0].step_s
-        if then_s > (1.0 - FASTER_BY) * now_s:
+        if then_s > (1.0 - by) * now_s:
             raise Unplannable(
                 f"a step takes {now_s:.4g} s by the plan in force and {then_s:.4g} s by the best of the others, which "
                 "is not worth a stop",

@@ -74,8 +74,7 @@ class NoPlanMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPrepared:
-    """The planner has worked out what `PreparePlan` named: to ask for it is a look-up now. Nothing is said where there
-    is no plan, nobody was to be drained, and it was not to be a faster one."""
+    """The planner has worked out what `PreparePlan` named: to ask for it is a look-up now."""
 
     idle: frozenset[int]
     drained: frozenset[int] = frozenset()
@@ -83,14 +82,12 @@ class PlanPrepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlanPrepared:
-    """There is no plan for what `PreparePlan` named: without those that are drained, or none that is faster."""
+    """There is no plan for what `PreparePlan` named: with those that came, without those that are drained, or none that
+    is so much faster."""
 
     idle: frozenset[int]
     drained: frozenset[int]
     reason: str
-
-
-PlannerSaid: TypeAlias = PlanMade | NoPlanMade | PlanPrepared | NoPlanPrepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +116,16 @@ class WorkerOrdered:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedsMeasured:
     """At what speed workers compute by the last steps under the plan in force, where it is another one than that of the
-    others with their layers, which is 1. Told every second or so, once enough of them are done."""
+    others with their layers, which is 1. Told every second or so, once enough of them are done. `before`: of those, the
+    workers of which these steps say nothing, since they compute none or share no layers: what they had before."""
 
     speeds: Mapping[int, float]
+    before: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanOrdered:
+    """The operator wants the best plan by the speeds of now. Answered by `ReplanAnswered`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +148,20 @@ class RunLost:
     final: bool = False
 
 
+PlacesEvent: TypeAlias = PlanPrepared | NoPlanPrepared | WorkerOrdered | ReplanOrdered | SpeedsMeasured
+"""What `Places` takes."""
+
 RunEvent: TypeAlias = RunFound | RunSaid | RunLost
 Event: TypeAlias = (
     Begin
     | WorkerSaid
     | WorkerGone
     | WorkerSuspected
-    | PlannerSaid
+    | PlanMade
+    | NoPlanMade
     | GroupTimerFired
     | EndWanted
-    | WorkerOrdered
-    | SpeedsMeasured
+    | PlacesEvent
     | RunEvent
 )
 
@@ -202,12 +209,13 @@ class AskPlanner:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
     """Work out, while training goes on, what to do with these workers beside those of the plan in force, and without
-    those that are `drained`. `faster`: only a plan will do whose steps take so much less time that it is worth a stop.
-    Answered by `PlanPrepared` or `NoPlanPrepared`."""
+    those that are `drained`. `faster_by`: only a plan will do whose steps take less by this share. `anew`: who counts
+    as fast as the others from now on, until it is measured. Answered by `PlanPrepared` or `NoPlanPrepared`."""
 
     idle: frozenset[int]
     drained: frozenset[int] = frozenset()
-    faster: bool = False
+    faster_by: float = 0.0
+    anew: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +255,14 @@ class OrderAnswered:
 
     worker: int
     drain: bool
+    done: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplanAnswered:
+    """To `ReplanOrdered`: whether another plan is in force now, and by what, or why not."""
+
     done: bool
     reason: str
 
@@ -310,6 +326,7 @@ Effect: TypeAlias = (
     | SetGroupTimer
     | NoteEvent
     | OrderAnswered
+    | ReplanAnswered
     | JoinRun
     | GreetRun
     | TellRun

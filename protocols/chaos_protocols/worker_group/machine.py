@@ -86,7 +86,7 @@ class WorkerGroupMachine(ToBeDone):
                     self._stands_still(worker, reason, over_s)
                 case ev.PlanMade() | ev.NoPlanMade():
                     self._planner_said(event)
-                case ev.PlanPrepared() | ev.NoPlanPrepared() | ev.WorkerOrdered() | ev.SpeedsMeasured():
+                case _ if isinstance(event, ev.PlacesEvent):
                     self.places.handle(event, now_s)
                 case ev.GroupTimerFired(timer=timer):
                     self._fired(timer)
@@ -252,7 +252,7 @@ class WorkerGroupMachine(ToBeDone):
         computing = member is None or member.may_compute()
         self.tell_all(msg.Go(generation=self.generation, hold=not computing), self._ordered)
         self.note("training", "everybody is ready", generation=self.generation, step=self.step)
-        self.places.begins()
+        self.places.begins(self._now_s)
         if member is not None:
             member.begins(self.training, collector, computing=computing)
 

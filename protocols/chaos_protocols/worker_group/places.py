@@ -14,14 +14,23 @@ from typing import Protocol
 from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group.crew import Crew
 from chaos_protocols.worker_group.phases import GroupPhase
+from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.port import Group
-from chaos_protocols.worker_group.uneven import UnevenWorkers
+from chaos_protocols.worker_group.uneven import FASTER_BY, Look, UnevenWorkers
+
+ORDERED = "its operator asks for the best plan by the speeds of now"
+
+ORDERED_BY = 0.02
+"""Share of a step that a plan has to save that an operator asks for: who asks thinks that it is worth a stop."""
+
+NOT_BEGUN = "the training has not begun: its first plan is not in force yet"
 
 
 class PlacedGroup(Group, Protocol):
     """The worker group's machine."""
 
     phase: GroupPhase
+    plan: Plan | None
 
     @property
     def training(self) -> frozenset[int]:
@@ -33,7 +42,7 @@ class Places:
 
     def __init__(self, group: PlacedGroup, crew: Crew, most: int) -> None:
         self._group, self._crew, self._most = group, crew, most
-        self._begun = False
+        self._now_s, self._begun = 0.0, False
         self._offered: frozenset[int] = frozenset()
         """Those that were here when the planner was asked last."""
         self.wanted = ""
@@ -44,8 +53,10 @@ class Places:
         """Are to be drained, and may still have layers; in the order of the orders."""
         self._planned: frozenset[int] = frozenset()
         """Of those, the ones that the plan which was worked out last does without."""
-        self._speeds, self._uneven = UnevenWorkers(), ""
+        self._speeds, self._looking = UnevenWorkers(), ""
         """Why a faster plan is worked out; empty: none is."""
+        self._ordered = self._serving = False
+        """An operator wants that, and was not answered; the plan that is asked for is what he wants."""
 
     @property
     def free(self) -> frozenset[int]:
@@ -68,44 +79,62 @@ class Places:
         """The planner is asked: who is here beside those that the plan in force holds, and who gets no layers. `whole`:
         all layers have holders here, or come from elsewhere; otherwise nobody goes whose layers others lack."""
         out = self.drained | (self.leaving.keys() & self._planned if whole else set())
+        self._serving = self.wanted == ORDERED and held <= self._crew.present
         self._offered, self.wanted = frozenset(self._crew.present), ""
         return self._offered - held - out, self._offered & out
 
-    def begins(self) -> None:
+    def begins(self, now_s: float) -> None:
         """A plan is in force."""
-        self._begun, self._uneven = True, ""
-        self._speeds.begins()
+        self._now_s, self._begun, self._looking = now_s, True, ""
+        self._speeds.begins(now_s)
         for worker in sorted(self.leaving.keys() - self._group.training):
             self._is_out(worker)
+        if self._serving and self._group.plan is not None:
+            self._replanned(done=True, reason=self._group.plan.reason)
         self.look()
 
     def look(self) -> None:
         """Another plan from the next step boundary on, if one is here that this one could do with, or is to go; it is
         worked out before anybody stops for it."""
-        if self._group.phase is GroupPhase.TRAINING and self._is_due:
-            self._uneven = ""  # that plan is made by what was measured, too
+        if self._group.phase is not GroupPhase.TRAINING:
+            return
+        if self._is_due:
+            self._looking = ""  # that plan is made by what was measured, too
             self._group.do(ev.PreparePlan(idle=self.free, drained=self.without))
+        elif self._ordered and not self.wanted and not self._looking:
+            anew = self._speeds.try_all(self._group.training, self._able, self._now_s)
+            self._look_for(Look(ORDERED, anew), ORDERED_BY)
 
-    def _measured(self, speeds: Mapping[int, float], now_s: float) -> None:
+    def _measured(self, said: ev.SpeedsMeasured) -> None:
         """What workers' steps take now. Where one has become slow, or fast again, a plan for that is worked out, unless
         another one is anyway."""
-        training = self._group.phase is GroupPhase.TRAINING
-        if not training or self._is_due or self.wanted or self._uneven:
+        if self._group.phase is not GroupPhase.TRAINING:
             return
-        self._uneven = self._speeds.look(speeds, self._group.training, now_s)
-        if self._uneven:
-            self._group.do(ev.PreparePlan(idle=self.free, drained=self.without, faster=True))
+        self._speeds.take(said, self._now_s)
+        if self._is_due or self.wanted or self._looking:
+            return
+        look = self._speeds.look(said, self._group.training, self._able, self._now_s)
+        if look is not None:
+            self._look_for(look, FASTER_BY)
 
-    def handle(
-        self, event: ev.PlanPrepared | ev.NoPlanPrepared | ev.WorkerOrdered | ev.SpeedsMeasured, now_s: float
-    ) -> None:
+    def _look_for(self, look: Look, faster_by: float) -> None:
+        self._looking = look.reason
+        wanted = ev.PreparePlan(idle=self.free, drained=self.without, faster_by=faster_by, anew=look.anew)
+        self._group.do(wanted)
+
+    def handle(self, event: ev.PlacesEvent, now_s: float) -> None:
         """What the planner has worked out, or an operator orders, or steps have shown."""
-        if isinstance(event, ev.WorkerOrdered):
-            self._ordered(event)
-        elif isinstance(event, ev.SpeedsMeasured):
-            self._measured(event.speeds, now_s)
-        else:
-            self._prepared(event)
+        self._now_s = now_s
+        match event:
+            case ev.WorkerOrdered():
+                self._order(event)
+            case ev.ReplanOrdered():
+                self._ordered = True
+                self.look() if self._begun else self._replanned(done=False, reason=NOT_BEGUN)
+            case ev.SpeedsMeasured():
+                self._measured(event)
+            case ev.PlanPrepared() | ev.NoPlanPrepared():
+                self._prepared(event)
 
     def _prepared(self, said: ev.PlanPrepared | ev.NoPlanPrepared) -> None:
         """The planner's answer to that: of the workers that are here by now, or of others."""
@@ -116,9 +145,10 @@ class Places:
             self._faster(said, asked_now=asked_now)
             return
         if isinstance(said, ev.NoPlanPrepared):
+            self._offered |= said.idle
             newest = [worker for worker in self.leaving if worker in said.drained][-1:]
             self._refuse(newest, said.reason)
-            if newest or not asked_now:
+            if newest or not asked_now or not self._is_due:
                 self.look()
             return
         if asked_now and self.leaving:
@@ -131,13 +161,16 @@ class Places:
 
     def _faster(self, said: ev.PlanPrepared | ev.NoPlanPrepared, *, asked_now: bool) -> None:
         """The answer to whether there is a faster plan, if that was the question."""
-        uneven, self._uneven = self._uneven, ""
-        if not uneven:
+        why, self._looking = self._looking, ""
+        if not why:
             return
         if isinstance(said, ev.NoPlanPrepared):
-            self._group.note("plan-kept", f"{uneven}; {said.reason}", step=self._group.step)
+            self._group.note("plan-kept", f"{why}; {said.reason}", step=self._group.step)
+            if why == ORDERED and asked_now:
+                self._replanned(done=False, reason=said.reason)
         elif asked_now:
-            self.wanted = uneven
+            self.wanted = why
+        self.look()
 
     def give_back(self, reason: str) -> bool:
         """There is no plan. Whether one may be had with those that were to do without layers."""
@@ -155,11 +188,13 @@ class Places:
         if worker in self.leaving:
             self.leaving.pop(worker, None)
             self._answer(worker, drain=True, done=False, reason=f"worker {worker} has ended before it was drained")
+        if self._ordered and worker not in self._group.training:
+            self.look()
         return worker not in self.drained
 
     # ---- what an operator orders
 
-    def _ordered(self, order: ev.WorkerOrdered) -> None:
+    def _order(self, order: ev.WorkerOrdered) -> None:
         """Take a worker out, or let it in again; answered by `OrderAnswered`."""
         worker = order.worker
         reason = self._refusal(worker, drain=order.drain)
@@ -179,7 +214,7 @@ class Places:
         here = self._crew.present | self._crew.starting
         out = self.drained | self.leaving.keys()
         if not self._begun:
-            return "the training has not begun: its first plan is not in force yet"
+            return NOT_BEGUN
         if drain and worker in self.drained:
             return f"worker {worker} is drained already"
         if worker not in here | out:
@@ -213,7 +248,16 @@ class Places:
         self._offered -= {worker}
         self.look()
 
+    def _replanned(self, *, done: bool, reason: str) -> None:
+        self._ordered = self._serving = False
+        self._group.do(ev.ReplanAnswered(done=done, reason=reason))
+
     # ---- inside
+
+    @property
+    def _able(self) -> frozenset[int]:
+        """Who may have layers."""
+        return frozenset(self._crew.present - self.without)
 
     @property
     def _is_due(self) -> bool:

@@ -13,14 +13,14 @@ import pytest
 from tests.unit.protocols.worker_group.group_bench import GroupBench
 from typer.testing import CliRunner
 
-from chaos_protocols.worker_group.events import OrderAnswered, WorkerOrdered
+from chaos_protocols.worker_group.events import OrderAnswered, ReplanAnswered, ReplanOrdered, WorkerOrdered
 from chaosd.api.client import LocalClient, RequestRefusedError
 from chaosd.api.status import Outcome
 from chaosd.cli.app import app
 from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE
 from chaosd.worker_group import door as doors
 from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, Board
-from chaosd.worker_group.door import DOOR_NAME, OrderDoor
+from chaosd.worker_group.door import DOOR_NAME, Order, OrderDoor
 from chaosd.worker_group.history import GroupHistory
 
 
@@ -42,13 +42,11 @@ def group(place: Path, name: str, pid: int | None = None) -> Path:
     return folder
 
 
-def ask(folder: Path, body: dict[str, object]) -> Outcome:
-    return LocalClient(folder / DOOR_NAME).ask("POST", "/v1/workers", Outcome, body)
+def ask(folder: Path, body: dict[str, object], route: str = "/v1/workers") -> Outcome:
+    return LocalClient(folder / DOOR_NAME).ask("POST", route, Outcome, body)
 
 
-async def behind_a_door(
-    folder: Path, answer: Callable[[OrderDoor, WorkerOrdered], None], *words: str
-) -> tuple[int, str]:
+async def behind_a_door(folder: Path, answer: Callable[[OrderDoor, Order], None], *words: str) -> tuple[int, str]:
     """What the command says of a group that answers so."""
     door = OrderDoor(folder, lambda order: answer(door, order))
     await door.start()
@@ -60,10 +58,13 @@ async def behind_a_door(
 
 
 async def test_the_answer_of_the_machine_is_what_the_command_says(folder: Path) -> None:
-    orders: list[WorkerOrdered] = []
+    orders: list[Order] = []
 
-    def answer(door: OrderDoor, order: WorkerOrdered) -> None:
+    def answer(door: OrderDoor, order: Order) -> None:
         orders.append(order)
+        if isinstance(order, ReplanOrdered):
+            door.answered(ReplanAnswered(done=len(orders) == 3, reason="because"))
+            return
         done = order.drain
         door.answered(OrderAnswered(worker=order.worker, drain=order.drain, done=done, reason="because"))
 
@@ -72,6 +73,11 @@ async def test_the_answer_of_the_machine_is_what_the_command_says(folder: Path) 
     code, said = await behind_a_door(folder, answer, "undrain", "2")
     assert code == EXIT_FAILED and said.startswith("undrain worker 2: not done after")
     assert orders == [WorkerOrdered(worker=2, drain=True), WorkerOrdered(worker=2, drain=False)]
+    code, said = await behind_a_door(folder, answer, "replan")
+    assert code == 0 and said.startswith("replan: done after") and said.endswith("because\n")
+    code, said = await behind_a_door(folder, answer, "replan")
+    assert code == EXIT_FAILED and said.startswith("replan: not done after")
+    assert orders[2:] == [ReplanOrdered()] * 2
 
 
 async def test_the_door_is_its_users_alone(folder: Path) -> None:
@@ -92,6 +98,12 @@ async def test_who_waits_is_told_that_the_training_has_ended_or_that_it_takes_lo
     await ordered.wait()
     await door.close()
     assert (await asked).reason == "the training has ended"
+    ordered.clear()
+    await door.start()
+    asked = asyncio.create_task(asyncio.to_thread(ask, folder, {}, "/v1/workers/replan"))
+    await ordered.wait()
+    await door.close()
+    assert (await asked).reason == "the training has ended"
     monkeypatch.setattr(doors, "ANSWER_WITHIN_S", 0.0)
     code, said = await behind_a_door(folder, lambda door, order: None, "drain", "1")
     assert code == EXIT_FAILED and "not yet: it is done when the step under way ends" in said
@@ -103,6 +115,8 @@ async def test_a_request_that_is_no_order_is_refused(folder: Path, body: dict[st
     await door.start()
     with pytest.raises(RequestRefusedError, match="OrderBody"):
         await asyncio.to_thread(ask, folder, body)
+    with pytest.raises(RequestRefusedError, match="ReplanBody"):
+        await asyncio.to_thread(ask, folder, {"worker": 1}, "/v1/workers/replan")
     await door.close()
 
 

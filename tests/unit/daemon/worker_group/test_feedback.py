@@ -8,7 +8,7 @@ import pytest
 from tests.unit.protocols.worker_group.group_bench import GroupBench
 
 from chaos_protocols.streams import BackwardPass, ForwardPass, Share
-from chaos_protocols.worker_group.events import PlanMade
+from chaos_protocols.worker_group.events import PlanMade, SpeedsMeasured
 from chaos_protocols.worker_group.messages import GroupHello, Stepped
 from chaos_protocols.worker_group.plan import Plan
 from chaosd.worker_group.facts import STEPS_KEPT, STEPS_MIN, MeasuredFactors
@@ -129,12 +129,13 @@ def test_a_worker_that_is_slow_is_told_after_many_steps_now_and_then_and_when_it
         assert steps.feedback.speeds(machine) is None
         steps.step(1.0, w3=2.0)
     steps.clock.now_s += SPEEDS_EVERY_S
-    assert steps.feedback.speeds(machine) == {3: pytest.approx(0.5)}
+    measured = steps.feedback.speeds(machine)
+    assert measured is not None and measured.speeds == {3: pytest.approx(0.5)}
     assert steps.feedback.speeds(machine) is None, "that was said a moment ago"
     for _ in range(STEPS_KEPT):
         steps.step(1.0)
     steps.clock.now_s += SPEEDS_EVERY_S
-    assert steps.feedback.speeds(machine) == {}
+    assert steps.feedback.speeds(machine) == SpeedsMeasured(speeds={})
 
 
 def test_of_workers_that_are_alike_nothing_is_told() -> None:
@@ -156,3 +157,11 @@ def test_a_plan_for_a_slow_worker_is_made_by_the_facts_of_now() -> None:
         {3: pytest.approx(0.5)},
         {3: pytest.approx(0.25)},
     ]
+
+
+def test_a_plan_in_which_a_worker_is_tried_again_is_made_as_if_it_were_fast() -> None:
+    steps = Steps()
+    for _ in range(STEPS_MIN):
+        steps.step(1.0, w3=2.0)
+    steps.feedback.learn_settled(steps.bench.machine, frozenset({3}))
+    assert [dict(each.speeds) for each in steps.planner.learnt] == [{3: pytest.approx(0.5)}, {}]

@@ -348,7 +348,7 @@ def slowed(speed: float, *, idle: int = 0) -> tuple[SitePlanner, GroupHello, flo
 def test_where_a_worker_is_slow_others_do_more_if_that_is_faster_enough() -> None:
     planner, greeted, now_s = slowed(0.5)
     here = frozenset(range(4))
-    planner.prepare_change(greeted, here, frozenset(), faster=True)
+    planner.prepare_change(greeted, here, frozenset(), faster_by=0.1)
     plan = planner.make(ask(2), greeted, here)
     assert plan.step_s < 0.9 * now_s and plan.workers == here
     assert "4 x" not in plan.shape, "the slow one has less to do"
@@ -357,13 +357,13 @@ def test_where_a_worker_is_slow_others_do_more_if_that_is_faster_enough() -> Non
 def test_a_plan_that_is_hardly_faster_is_not_worth_a_stop() -> None:
     planner, greeted, _ = slowed(0.97)
     with pytest.raises(Unplannable, match=r"by the plan in force and .* by the best of the others, which is not worth"):
-        planner.prepare_change(greeted, frozenset(range(4)), frozenset(), faster=True)
+        planner.prepare_change(greeted, frozenset(range(4)), frozenset(), faster_by=0.1)
 
 
 def test_a_spare_takes_the_place_of_a_slow_worker_which_waits_as_one() -> None:
     planner, greeted, now_s = slowed(0.5, idle=1)
     here, spare = frozenset(range(5)), frozenset({4})
-    planner.prepare_change(greeted, here, spare, faster=True)
+    planner.prepare_change(greeted, here, spare, faster_by=0.1)
     plan = planner.make(ask(2, idle={4}), greeted, here)
     assert plan.workers == {0, 1, 2, 4} and plan.shares[3].last_layer == 0
     assert plan.step_s == pytest.approx(now_s / 2, rel=0.2) and {move.target for move in plan.moves} == {4}

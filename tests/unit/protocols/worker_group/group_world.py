@@ -18,7 +18,9 @@ from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.phases import GroupPhase
+from chaos_protocols.worker_group.places import ORDERED_BY
 from chaos_protocols.worker_group.plan import Plan
+from chaos_protocols.worker_group.probation import TRY_AFTER_S
 from chaos_protocols.worker_group.settings import LAST_HOLDER_S, GroupSettings
 from chaos_protocols.worker_group.tags import StepPhase, StepTag
 from chaos_protocols.worker_group.uneven import LOOK_EVERY_S
@@ -28,8 +30,8 @@ ACTIONS_MAX = 20_000
 
 
 class World:
-    """`faults`: how many workers die or hang in all; `orders`: how often an operator drains one or lets one in;
-    `uneven`: how often speeds are measured that are not those of before;
+    """`faults`: how many workers die or hang in all; `orders`: how often an operator drains one, lets one in, or has
+    the plan made anew; `uneven`: how often speeds are measured that are not those of before;
     `loaded`: none dies by itself and none hangs for good, they only get no processor. `copies`: how many holders of a
     layer keep its optimizer's state; 0: all."""
 
@@ -54,11 +56,14 @@ class World:
         self.now_s = 0.0
         self.looks = self.replanned = 0
         """For a faster plan; and how often all stopped for one."""
-        self.ordered_now: set[tuple[int, bool]] = set()
+        self.tried_s: dict[int, float] = {}
+        """When workers that were slow were tried again last."""
+        self.tries = 0
+        self.ordered_now: set[tuple[int, bool] | None] = set()
         """Orders that were not answered yet."""
         self.out: set[int] = set()
         """Whom the machine has called drained, and not called back."""
-        self.outcomes = {(drain, done): 0 for drain in (True, False) for done in (True, False)}
+        self.outcomes = {(kind, done): 0 for kind in ("drain", "undrain", "replan") for done in (True, False)}
         self.workers: dict[int, Worker] = {}
         self.gone: deque[int] = deque()
         self.doomed: set[int] = set()
@@ -135,6 +140,10 @@ class World:
     def order(self) -> None:
         """An operator who does not always look who is there."""
         self.orders -= 1
+        if self.draw.random() < 0.2:
+            self.ordered_now.add(None)
+            self.feed(ev.ReplanOrdered())
+            return
         worker, drain = self.draw.randrange(len(self.workers) + 1), self.draw.random() < 0.7
         self.ordered_now.add((worker, drain))
         self.feed(ev.WorkerOrdered(worker=worker, drain=drain))
@@ -143,9 +152,19 @@ class World:
         self.uneven -= 1
         chosen = self.draw.sample(sorted(self.workers), self.draw.randrange(3) % (len(self.workers) + 1))
         speeds = {worker: self.draw.uniform(0.1, 2.0) for worker in chosen}
+        before = frozenset(worker for worker in chosen if self.draw.random() < 0.5)
         for _ in range(2):
-            self.now_s += self.draw.uniform(0.0, 2 * LOOK_EVERY_S)
-            self.feed(ev.SpeedsMeasured(speeds=speeds))
+            self.now_s += self.draw.uniform(0.0, 2 * self.draw.choice([LOOK_EVERY_S, TRY_AFTER_S]))
+            self.feed(ev.SpeedsMeasured(speeds=speeds, before=before))
+
+    def tried(self, wanted: ev.PreparePlan) -> None:
+        """A worker that was slow counts as fast from now on."""
+        self.tries += len(wanted.anew)
+        assert wanted.anew <= self.machine.present - wanted.drained, "who is tried may have layers"
+        for worker in wanted.anew:
+            rested_s = self.now_s - self.tried_s.get(worker, float("-inf"))
+            assert wanted.faster_by == ORDERED_BY or rested_s >= TRY_AFTER_S, "it is not tried all the time"
+            self.tried_s[worker] = self.now_s
 
     def die(self, worker: Worker) -> None:
         worker.alive = False
@@ -209,7 +228,7 @@ class World:
 
     def prepare(self, _: int) -> None:
         wanted = self.preparing.popleft()
-        if (wanted.drained or wanted.faster) and self.draw.random() < 0.3:
+        if self.draw.random() < 0.3:
             self.feed(ev.NoPlanPrepared(idle=wanted.idle, drained=wanted.drained, reason="it does not fit"))
         else:
             self.feed(ev.PlanPrepared(idle=wanted.idle, drained=wanted.drained))
@@ -312,17 +331,20 @@ class World:
                     assert self.out & here <= effect.drained <= here, "who was drained is not offered"
                     self.asked.append(effect)
                 case ev.PreparePlan(idle=idle):
-                    assert idle or effect.drained - self.out or effect.faster, "for nobody there is nothing to prepare"
-                    self.looks += effect.faster
+                    assert idle or effect.drained - self.out or effect.faster_by, (
+                        "for nobody there is nothing to prepare"
+                    )
+                    self.looks += bool(effect.faster_by)
+                    self.tried(effect)
                     self.preparing.append(effect)
                 case ev.OrderAnswered(worker=number, drain=drain, done=done):
-                    self.outcomes[drain, done] += 1
-                    assert (number, drain) in self.ordered_now, "an order is answered once"
-                    self.ordered_now.discard((number, drain))
+                    self.answered("drain" if drain else "undrain", (number, drain), done=done)
+                case ev.ReplanAnswered(done=done):
+                    self.answered("replan", None, done=done)
                 case ev.NoteEvent(kind="worker-drained", fields=fields):
                     self.out.add(int(str(fields["worker"])))
                 case ev.NoteEvent(kind="stop", reason=reason):
-                    self.replanned += "computes at" in reason
+                    self.replanned += "of the speed of the others" in reason or "computes at" in reason
                 case ev.NoteEvent(kind="worker-undrained", fields=fields):
                     self.out.discard(int(str(fields["worker"])))
                 case ev.PutPlanInForce(asked=asked):
@@ -336,6 +358,11 @@ class World:
                     self.ended = failed
                 case _:
                     self.of_the_run(effect)
+
+    def answered(self, kind: str, order: tuple[int, bool] | None, *, done: bool) -> None:
+        self.outcomes[kind, done] += 1
+        assert order in self.ordered_now, "an order is answered once"
+        self.ordered_now.discard(order)
 
     def killed(self, number: int) -> None:
         """Whom the machine has killed had been standing still for long, or others have its layers; of a death that is
