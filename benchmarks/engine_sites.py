@@ -202,6 +202,9 @@ class _Site:
     def heard_recovered(self, site: SiteId, address: str, statement: RunRecovered) -> None:
         """There is one run."""
 
+    def both_in_run(self, site: SiteId) -> bool:
+        return True
+
     def may_name_hosts(self, site: SiteId) -> bool:
         return True
 

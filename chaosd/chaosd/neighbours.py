@@ -72,6 +72,10 @@ class Neighbours:
     def may_name_hosts(self, site: SiteId) -> bool:
         return site in self._driver.machine.roster.site_ids()
 
+    def both_in_run(self, site: SiteId) -> bool:
+        machine = self._driver.machine
+        return {machine.site, site} <= set(machine.roster.site_ids())
+
     def newest_start(self, site: SiteId) -> int:
         record = self._driver.machine.roster.record(site)
         return record.incarnation if record is not None else 0

@@ -34,6 +34,7 @@ from chaosd.naming import NotOneSite, site_named
 NAME_CHARACTERS_MAX = 64
 BY_COMMAND, BY_CONFIGURATION, AS_PEER, IN_THE_RUN = "command", "configuration", "peer", "site of the run"
 BEFORE_RECOVERY = "site of the run before its recovery"
+BANNED = "{site} was banned from the run, for good: that institution comes back with a new key (`chaosd init`)"
 
 
 class TrustBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -157,20 +158,31 @@ class TrustList:
         if SITE_ID.fullmatch(text) and not pending_only:
             found = SiteId(text)
         if isinstance(found, Outcome):
-            return (self._let_in_already(text) if pending_only else None) or found
+            return (self._no_more_pending(text) if pending_only else None) or found
+        if found == self._driver.machine.site:
+            return _refused(f"{found} is this site itself")
+        if found in self._driver.machine.roster.banned:
+            return _refused(BANNED.format(site=found))
         if found in self._changes.trusted(self.config):
             return _done(f"{found} was trusted already")
         if len(self._changes.trust) >= SITES_MAX:
             return _refused(f"{SITES_MAX} sites are trusted already")
         self._take(self._changes.with_trust(found), f"{self.called(found)} is trusted")
-        return _done(f"{found} may connect from now on; it tries again by itself")
+        return _done(f"{found} may connect from now on{self._if_unblocked(found)}; it tries again by itself")
 
-    def _let_in_already(self, text: str) -> Outcome | None:
-        """Who accepts twice is told that it has worked."""
-        own = self._driver.machine.site
-        known = {*self._changes.trusted(self.config), *self._driver.machine.roster.site_ids()} - {own}
-        begin_so = [site for site in known if site.startswith(text)]
-        return _done(f"{self.called(begin_so[0])} may connect already") if len(begin_so) == 1 else None
+    def _no_more_pending(self, text: str) -> Outcome | None:
+        """Who accepts twice is told that it has worked; and whose site is shut out, that it is."""
+        roster = self._driver.machine.roster
+        known = {*self._changes.trusted(self.config), *roster.site_ids()} - {self._driver.machine.site}
+        begin_so = [one for one in {*known, *roster.banned, *self._changes.blocked} if one.startswith(text)]
+        if len(begin_so) != 1:
+            return None
+        (found,) = begin_so
+        if found in roster.banned:
+            return _refused(BANNED.format(site=found))
+        if found in self._changes.blocked:
+            return _refused(f"{self.called(found)} is blocked here: `chaosd unblock {short(found)}` first")
+        return _done(f"{self.called(found)} may connect already")
 
     def accept(self, site: str) -> Outcome:
         """Let in one that has knocked. Nothing is raised."""
@@ -244,16 +256,25 @@ class TrustList:
         self._take(self._changes.without_block(found), f"{self.called(found)} is blocked no more")
         self._driver.conduct.block(self._changes.blocked)
         self._driver.feed(BansChanged(sites=self._changes.bans))
+        if found in self._driver.machine.roster.banned:
+            return _done(f"{found} is blocked no more by this site alone. {BANNED.format(site=found)}")
         return _done(f"{found} may connect again, if it is trusted, a peer, or a site of the run")
+
+    def _if_unblocked(self, site: SiteId) -> str:
+        """What else has to be done before a site that is let in may connect."""
+        return f", once `chaosd unblock {short(site)}` is said, too" if site in self._changes.blocked else ""
 
     def add_peer(self, peer: DialledPeer) -> Outcome:
         """Dial a neighbour from now on; who is dialled may connect."""
+        if peer.site in self._driver.machine.roster.banned:
+            return _refused(BANNED.format(site=peer.site))
         if peer in self.neighbours():
             return _done(f"{peer.site} at {peer.address} was a peer already")
         if len(self._changes.peers) >= SITES_MAX:
             return _refused(f"{SITES_MAX} peers are named already")
         self._take(self._changes.with_peer(peer), f"{peer.name or short(peer.site)} at {peer.address} is a peer")
-        return _done(f"{peer.site} is dialled at {peer.address} from now on, and may connect")
+        may = f"may connect{self._if_unblocked(peer.site)}"
+        return _done(f"{peer.site} is dialled at {peer.address} from now on, and {may}")
 
     def remove_peer(self, text: str) -> Outcome:
         """Do not dial a neighbour any more. A link that the run has agreed on stays."""

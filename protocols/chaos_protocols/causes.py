@@ -29,14 +29,12 @@ class Cause(Enum):
     # -- this site waits: outside the run
 
     NO_WORKER = Meaning(
-        "no-worker", Place.WAITS,
-        "waiting for a worker to say hello",
+        "no-worker", Place.WAITS, "waiting for a worker to say hello",
         "the script of this site",
         "start the training script beside this daemon; `worker_socket` is what it must name in CHAOS_SOCKET",
     )  # fmt: skip
     ASKING = Meaning(
-        "asking", Place.WAITS,
-        "asking to join",
+        "asking", Place.WAITS, "asking to join",
         "an answer of the run",
         "nothing for some seconds; a better cause stands here as soon as one is known",
     )  # fmt: skip
@@ -49,8 +47,7 @@ class Cause(Enum):
         "`bootstrap = true`, at exactly one site",
     )  # fmt: skip
     NO_LINK = Meaning(
-        "no-link", Place.WAITS,
-        "asking to join, without a link: {links}",
+        "no-link", Place.WAITS, "asking to join, without a link: {links}",
         "the sites that are named",
         "what the text says of each; more on every cause of a link under \"A link does not come about\"",
     )  # fmt: skip
@@ -83,20 +80,17 @@ class Cause(Enum):
         "nothing; if it stays, one of the neighbours cannot dial this site (`advertise`) or be dialled",
     )  # fmt: skip
     NOT_NOW = Meaning(
-        "not-now", Place.WAITS,
-        "{reason}",
+        "not-now", Place.WAITS, "{reason}",
         "the run",
         "as the text says: the scheduler's release is older than this list",
     )  # fmt: skip
     FOUNDER_HAS_NO_WORKER = Meaning(
-        "founder-has-no-worker", Place.WAITS,
-        "the site that founds the run has no worker yet",
+        "founder-has-no-worker", Place.WAITS, "the site that founds the run has no worker yet",
         "the script of the founding site",
         "start the training script at the site with `bootstrap = true`",
     )  # fmt: skip
     RESOLVING = Meaning(
-        "resolving", Place.WAITS,
-        "a failure is being resolved",
+        "resolving", Place.WAITS, "a failure is being resolved",
         "the sites of the run",
         "nothing; asked again by itself. If it stays: `chaosd status` at a member",
     )  # fmt: skip
@@ -107,20 +101,17 @@ class Cause(Enum):
         "start the scripts of the members; see `state-lost`",
     )  # fmt: skip
     SCRIPTS_REST = Meaning(
-        "scripts-rest", Place.WAITS,
-        "no member's script trains at the moment: they pause, or are late",
+        "scripts-rest", Place.WAITS, "no member's script trains at the moment: they pause, or are late",
         "the scripts of the members",
         "nothing, or end the pause there",
     )  # fmt: skip
     FORMER_SELF = Meaning(
-        "former-self", Place.WAITS,
-        "its former self is still in the roster, and is being removed",
+        "former-self", Place.WAITS, "its former self is still in the roster, and is being removed",
         "the scheduler",
         "nothing; asked again by itself",
     )  # fmt: skip
     FORMER_LEAVE = Meaning(
-        "former-leave", Place.WAITS,
-        "its former leave is still being finished",
+        "former-leave", Place.WAITS, "its former leave is still being finished",
         "the scheduler",
         "nothing; asked again by itself",
     )  # fmt: skip
@@ -271,6 +262,15 @@ class Cause(Enum):
         "the operator of the peer",
         "call them and read them the words (`chaosd id --words` prints them, too): over there `chaosd pending` shows "
         "the same ones, and `chaosd accept ID` lets this site in. It tries again by itself",
+    )  # fmt: skip
+    KEPT_OUT = Meaning(
+        "peer-keeps-out", Place.LINK,
+        "{site} lets this site in no more, though both are of the run, as far as is known here: it was blocked there, "
+        "or put out of the run. Call its operator before any `chaosd recover`",
+        "the operator of the peer",
+        "call them: over there `chaosd block` shows who is blocked, and `chaosd unblock ID` undoes it; `chaosd events` "
+        "tells who was put out and why, `chaosd pending` who may come back by `chaosd accept ID`. Where all others "
+        "refuse it they train on without this site. Who was banned comes back with a new key",
     )  # fmt: skip
     OTHER_VERSION = Meaning(
         "peer-speaks-other-version", Place.LINK,

@@ -57,6 +57,23 @@ def test_both_ends_are_told_why_a_proven_site_is_not_let_in(loop_kind: str, tmp_
     run(loop_kind, main)
 
 
+def test_a_site_of_the_run_that_is_kept_out_is_not_told_to_be_accepted(loop_kind: str, tmp_path: Path) -> None:
+    """`chaosd accept` over there does nothing for one that is blocked or banned."""
+
+    async def main() -> None:
+        a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
+        await start(a, b)
+        a.events.of_the_run.add(b.id)
+        b.events.trusted.discard(a.id)
+        with pytest.raises(DialError) as caught:
+            await a.dial(b)
+        why = caught.value.why
+        assert why is not None and why.cause is Cause.KEPT_OUT and "chaosd accept" not in why.text
+        await close(a, b)
+
+    run(loop_kind, main)
+
+
 def test_each_end_hears_of_which_recovery_the_other_ones_run_is(loop_kind: str, tmp_path: Path) -> None:
     """Whoever dials; a stranger hears nothing, and sites of one run say nothing."""
 

@@ -101,6 +101,9 @@ class Recorder:
     def may_name_hosts(self, site: SiteId) -> bool:
         return site in self.of_the_run
 
+    def both_in_run(self, site: SiteId) -> bool:
+        return site in self.of_the_run
+
     def newest_start(self, site: SiteId) -> int:
         return self.agreed
 

@@ -62,6 +62,8 @@ class DialerContext:
     """Which run this site is or was in."""
     recovered: Callable[[], RunRecovered | None]
     """Of which recovery that is."""
+    both_in_run: Callable[[SiteId], bool]
+    """Whether that site and this one are of one run."""
     heard_recovered: Callable[[SiteId, str, RunRecovered], None]
     """A listener, dialled there, says that its run is another one, and a recovered one."""
     address_seen_from: Callable[[PeerConnection], str]
@@ -243,6 +245,8 @@ class Attempt:
         match verdict.code:
             case code if code == REFUSED:
                 called, own = context.settings.name_of(self.site), context.identity.site
+                if context.both_in_run(self.site):
+                    return Cause.KEPT_OUT.told(site=called)
                 return Cause.DISTRUSTED.told(site=called, own=own, words=words_of(own))
             case code if code == REFUSED_VERSION:
                 return Cause.OTHER_VERSION.told(site=site, reason=verdict.reason)

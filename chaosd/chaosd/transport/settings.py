@@ -187,6 +187,9 @@ class TransportEvents(Protocol):
     def may_name_hosts(self, site: SiteId) -> bool:
         """Whether this site is dialled where it says that it listens, whatever host that is."""
 
+    def both_in_run(self, site: SiteId) -> bool:
+        """Whether this site and that one are of one run, as far as is known here."""
+
     def newest_start(self, site: SiteId) -> int:
         """The newest start of that site's daemon that the run has agreed on; 0 = none."""
 

@@ -66,6 +66,7 @@ class Transport:
             own=self._own,
             starts=self._starts,
             run_id=events.run_id,
+            both_in_run=events.both_in_run,
             recovered=events.recovered,
             heard_recovered=lambda *told: self._tell(events.heard_recovered, *told),
             address_seen_from=self._listener.address_seen_from,

@@ -82,6 +82,7 @@ class Refusals:
 FOR_GOOD = frozenset(
     (
         Cause.DISTRUSTED,
+        Cause.KEPT_OUT,
         Cause.OTHER_VERSION,
         Cause.OTHER_NAME,
         Cause.OTHER_RUN,

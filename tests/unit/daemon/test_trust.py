@@ -20,6 +20,7 @@ from chaos_protocols.links.refusals import REFUSALS_KEPT
 from chaos_protocols.names import SiteId
 from chaos_protocols.wishes import BansChanged
 from chaosd.api.client import LocalClient, RequestRefusedError
+from chaosd.api.status import Outcome
 from chaosd.cli.app import app
 from chaosd.conduct import Conduct
 from chaosd.config import contexts
@@ -284,6 +285,26 @@ def test_a_ban_blocks_here_and_is_told_to_the_run_again_after_a_restart(commands
     rig.again().started()
     assert rig.driver.fed[-1] == BansChanged(sites=(C,)) and rig.driver.conduct.why_not(C)
     assert rig.trust.unblock("cccc").done and rig.driver.fed[-1] == BansChanged(sites=())
+
+
+def test_nobody_is_told_that_a_banned_site_may_connect(rig: Rig) -> None:
+    assert rig.trust.block(C, "key stolen", ban=True).done
+    rig.bench.pretend(roster_of(A, B, banned=(C,)))
+    for refused in (rig.trust.trust(C), rig.trust.accept("cccc"), rig.trust.add_peer(peer(C))):
+        assert not refused.done and "for good" in refused.reason
+    taken_back = rig.trust.unblock("cccc")
+    assert taken_back.done and "for good" in taken_back.reason and "may connect" not in taken_back.reason
+
+
+def test_who_lets_a_blocked_site_in_is_told_that_it_is_blocked(rig: Rig) -> None:
+    assert rig.trust.block(C, "").done
+    assert "chaosd unblock" in rig.trust.accept("cccc").reason
+    for listed in (rig.trust.trust(C), rig.trust.add_peer(peer(C))):
+        assert listed.done and f"once `chaosd unblock {C[:8]}`" in listed.reason
+
+
+def test_no_site_is_put_on_its_own_list(rig: Rig) -> None:
+    assert rig.trust.trust(A) == Outcome(done=False, reason=f"{A} is this site itself", duration_s=0.0)
 
 
 def test_the_commands_block_a_site_and_show_it(commands: tuple[Rig, Any]) -> None:
