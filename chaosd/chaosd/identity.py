@@ -11,12 +11,14 @@ which is why its dates and serial number are constants and why no clock has to b
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import os
 import secrets
 import ssl
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import blake3
@@ -144,14 +146,28 @@ class Identity(Checks):
         return key_text(self._key) + _chain_text(chain)
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Give a TLS context this site's certificate and key. The standard library takes them from files only."""
-        with tempfile.NamedTemporaryFile(prefix="chaos-certificate-", suffix=".pem") as file:
-            file.write(ssl.DER_cert_to_PEM_cert(self.certificate_der).encode())
-            file.flush()
+        """Give a TLS context this site's certificate and key. The standard library takes them from files only; one in
+        memory has room where the folder of temporary files has none."""
+        certificate = ssl.DER_cert_to_PEM_cert(self.certificate_der).encode()
+        with _in_a_file(certificate, self._key_path.parent) as path:
             try:
-                context.load_cert_chain(certfile=file.name, keyfile=str(self._key_path))
+                context.load_cert_chain(certfile=path, keyfile=str(self._key_path))
             except (OSError, ssl.SSLError) as error:
                 raise IdentityError(f"the key file {self._key_path} cannot be used any more: {error}.") from error
+
+
+@contextlib.contextmanager
+def _in_a_file(content: bytes, folder: Path) -> Iterator[str]:
+    """The path of a file that holds it: in memory where the system has such files, else in `folder`."""
+    if hasattr(os, "memfd_create"):
+        with open(os.memfd_create("chaos-certificate"), "wb", buffering=0) as file:
+            file.write(content)
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile(prefix="chaos-certificate-", suffix=".pem", dir=folder) as file:
+        file.write(content)
+        file.flush()
+        yield file.name
 
 
 def new_run_id(run: str, founder: Identity) -> str:

@@ -93,6 +93,7 @@ def run(
         fail(f"{command[0]}: no such script", EXIT_USAGE)
     if timeline is not None:
         _check_timeline(timeline)
+    _check_folder()
     given = {"workers": workers, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan)}
     import asyncio  # here: the other commands start without it
 
@@ -161,6 +162,13 @@ def _check_timeline(path: Path) -> None:
         check_file(path)
     except UnusableFile as error:
         fail(f"--timeline {error}", EXIT_USAGE)
+
+
+def _check_folder() -> None:
+    from chaosd.worker_group.board import folder_problem
+
+    if problem := folder_problem():
+        fail(f"the workers cannot be started: {problem}", EXIT_FAILED)
 
 
 def _plan(path: Path) -> Any:

@@ -18,10 +18,13 @@ import msgspec
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.suspicion import Reading
 from chaosd.api.status import LoggedFigure
+from chaosd.os_errors import SOCKET_PATH_BYTES_MAX
 from chaosd.worker_group.history import GroupHistory, Happened
 
 FOLDER_PREFIX = "chaos-workers-"
 BOARD_NAME = "workers.json"
+LONGEST_SOCKET_NAME = "group.sock.12345"
+"""Of those beside it: a device group's, with the number of its worker."""
 BOARD_BYTES_MAX = 16 << 20
 WRITE_INTERVAL_S = 1.0
 
@@ -159,6 +162,21 @@ def _layers(first: int, last: int) -> str:
     return str(first) if last == first + 1 else f"{first} to {last - 1}"
 
 
+def folder_problem() -> str:
+    """Why a worker group cannot have its folder in that for temporary files, and what to do; else empty."""
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        return f"{error.strerror}: free space in one of them, or set TMPDIR to a folder that can be written"
+    longest = len(os.fsencode(folder)) + len(f"/{FOLDER_PREFIX}12345678/{LONGEST_SOCKET_NAME}")
+    if longest <= SOCKET_PATH_BYTES_MAX:
+        return ""
+    return (
+        f"the folder for temporary files, {folder}, is too long for sockets ({longest} bytes with their names, "
+        f"{SOCKET_PATH_BYTES_MAX} at most): set TMPDIR to a shorter one, such as /tmp"
+    )
+
+
 def boards() -> Iterator[GroupView]:
     """Of the worker groups of this user whose controller runs, the oldest first."""
     yield from (view for _, view in groups())
@@ -167,6 +185,8 @@ def boards() -> Iterator[GroupView]:
 def groups() -> Iterator[tuple[Path, GroupView]]:
     """The same, each with its folder."""
     found = []
+    if folder_problem():
+        return
     for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{BOARD_NAME}"):
         with suppress(OSError, msgspec.DecodeError):
             owners = {path.lstat().st_uid, path.parent.lstat().st_uid}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ def test_another_system_is_told_what_still_works(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(run.sys, "platform", "darwin")
     found = CliRunner().invoke(app, ["run", "x.py"])
     assert found.exit_code == EXIT_USAGE and "needs Linux" in found.output
+
+
+@pytest.mark.parametrize(("folder", "text"), [("x" * 90, "too long for sockets"), ("", "or set TMPDIR to a folder")])
+def test_a_folder_for_temporary_files_that_will_not_do_is_named(
+    monkeypatch: pytest.MonkeyPatch, folder: str, text: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{folder}" if folder else None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    found = CliRunner().invoke(app, ["run", "x"])
+    assert found.exit_code == EXIT_FAILED and text in found.output
+    assert "no `chaosd run`" in CliRunner().invoke(app, ["workers"]).output
 
 
 def test_a_script_that_ends_at_once_ends_the_run_with_its_exit_code(tmp_path: Path) -> None:

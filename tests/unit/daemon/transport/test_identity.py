@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 import stat
+import tempfile
 from pathlib import Path
 
 import blake3
@@ -76,6 +79,17 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / KEY_FILE).write_bytes(pem)
     with pytest.raises(IdentityError, match="Ed25519"):
         Identity.load(tmp_path)
+
+
+def test_a_certificate_needs_no_folder_of_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be full, or read-only as in a container: the daemon did not start then."""
+    made = Identity.create(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    for memory in (True, False):
+        if not memory:
+            monkeypatch.delattr(os, "memfd_create", raising=False)
+        made.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    assert [one.name for one in tmp_path.iterdir()] == [KEY_FILE]
 
 
 def test_a_certificate_that_is_none_belongs_to_no_site() -> None:
