@@ -119,7 +119,7 @@ class SiteMachine(SiteParts):
             events.StateRestored: participation.state_restored,
             events.RestoreFailed: participation.restore_failed,
             events.CheckpointsFound: state.checkpoints_found,
-            events.CheckpointWritten: state.checkpoint_written,
+            events.CheckpointWritten: participation.checkpoint_written,
         }
 
     # -- the way in

@@ -53,6 +53,8 @@ class Conversation(Giving):
         self.run = ""
         self.paused = ""
         self.left_reason = ""
+        self._changed = ""
+        """See `leave`."""
         self.sites = 0
         self.weight = 0.0
 
@@ -113,8 +115,10 @@ class Conversation(Giving):
             else:
                 self._serve(message)
 
-    def leave(self, reason: str) -> None:
-        """Apply what the run still decides with this site in it, until it is dismissed."""
+    def leave(self, reason: str, changed: str = "") -> None:
+        """Apply what the run still decides with this site in it, until it is dismissed. `changed`: why the script's
+        state is not that of the last round any more: no copy of it is given then."""
+        self._changed = changed
         if self.phase in (Phase.LEFT, Phase.BROKEN) or self._connection is None:
             self._depart("left")
             return
@@ -270,6 +274,9 @@ class Conversation(Giving):
                 self._load(message.round)
             case wire.ApplyResult():
                 self._apply(message)
+            case wire.TakeSnapshot() if self._changed:
+                self._say(f"no copy of this state is kept: {self._changed}")
+                self.send(wire.SnapshotMissed(round=message.round, now=self.round))
             case wire.TakeSnapshot():
                 with self._signals:
                     self.send(self._replica.snapshot(message.round, alone=message.alone))
@@ -279,7 +286,7 @@ class Conversation(Giving):
                 self._say(f"warning: {message.reason}")
             case RunPaused():
                 if message.reason != self.paused:
-                    self._say(f"the run waits: {message.reason}")
+                    self._say(message.reason if leaving else f"the run waits: {message.reason}")
                 self.paused = message.reason
             case RunResumed():
                 if self.paused:

@@ -113,7 +113,7 @@ EARLY = (
             WAITS_FOR_EVER,
         ),
         stories=("104",),
-        test="test_participation:test_a_leaver_whose_last_round_was_resolved_without_it_goes_after_a_bounded_time",
+        test="test_leaving:test_a_leaver_whose_last_round_was_resolved_without_it_goes_after_a_bounded_time",
     ),
     Undone(
         row=11,

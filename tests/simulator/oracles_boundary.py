@@ -14,6 +14,7 @@ from chaos_protocols.wire.control import LeaveAnswer, LeaveRequest, RaftEnvelope
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from chaos_protocols.site import SiteMachine
     from tests.simulator.node import Node
     from tests.simulator.oracles_agreement import AgreementOracle
     from tests.simulator.oracles_rounds import RoundsOracle
@@ -184,6 +185,7 @@ class LeaveOracle:
         machine, roster = node.machine, self._agreement.roster
         if machine is None or roster is None or not effect.graceful:
             return
+        self._has_kept_its_state(node, machine)
         record = machine.roster.record(node.site) and roster.record(node.site)  # type: ignore[arg-type]
         alone = roster.member_ids() == (node.site,)  # a run ends with its last member
         if (
@@ -211,3 +213,14 @@ class LeaveOracle:
             and rounds.worker_round < gone.last_round
         ):
             self._fail(9, f"{node.name} left before its worker had applied its last round, {gone.last_round}")
+
+    def _has_kept_its_state(self, node: Node, machine: SiteMachine) -> None:
+        """What its worker has at the end lies on its disk, where it keeps checkpoints and the worker speaks."""
+        session = machine.participation.session
+        if node.world.settings.keep.checkpoint == "off" or node.hang.lasts or not session.present or not session.round:
+            return
+        if machine.participation.state.last.void:
+            return
+        lineage = machine.participation.state.lineage()
+        if max(((one.lineage, one.round) for one in node.keeper.files), default=(0, 0)) < (lineage, session.round):
+            self._fail(9, f"{node.name} left, and its worker's state of round {session.round} is not on its disk")

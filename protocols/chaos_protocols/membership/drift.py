@@ -27,5 +27,6 @@ class Drift:
         self._outbox.record("drift", subject, "digests of the states", "found", None, reason)
         if self._outbox.facts.site in differ.outvoted:
             self._state.memory.drop()  # a new worker must not begin with it
+            self._state.last.outvoted()
             if self._session.present:
                 self._session.tell(StateDiffered(round=differ.round, array=differ.array, reason=reason))

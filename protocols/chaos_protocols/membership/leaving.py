@@ -1,4 +1,5 @@
-"""How a site leaves: it asks until it is told that everybody has its last round, and goes; or it gives up waiting.
+"""How a site leaves: it asks until it is told that everybody has its last round, or gives up waiting; then it writes a
+last checkpoint, and goes.
 
 Whoever would answer may have ended, or find it gone, or may be somebody whose answer it must not believe. The rules of
 giving up (`Leaving.give_up`) each name one such case; all are bounded in time. Driven by `Participation`. Source:
@@ -17,6 +18,7 @@ from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.own import Membership, MembershipEvent
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.state.last_checkpoint import LastCheckpoint
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.control import Goodbye, LeaveAnswer, LeaveRequest
 from chaos_protocols.wire.worker import Dismissed, LeaveOrdered
@@ -44,6 +46,7 @@ class Leaving:
         joining: Joining,
         rounds: RoundMachine,
         session: WorkerSession,
+        last: LastCheckpoint,
     ) -> None:
         self.answer: LeaveAnswer | None = None
         """What the scheduler last said."""
@@ -54,6 +57,7 @@ class Leaving:
         self._joining = joining
         self._rounds = rounds
         self._session = session
+        self._last = last
         self._reason = ""
         self._for_script = False
         """Nobody but its script has asked."""
@@ -61,6 +65,8 @@ class Leaving:
         """Users' requests that wait for the end."""
         self._released_s: float | None = None
         """Since when it may go, as soon as its worker has the last round."""
+        self._going = ""
+        """It goes, and why, as soon as its last checkpoint is written; empty: it does not yet."""
         self._unknown_since_s: float | None = None
         """Since when neighbours with a newer roster say that it is out."""
         self._confirmable_s = outbox.now_s
@@ -116,18 +122,27 @@ class Leaving:
     def finish_if_done(self) -> None:
         """Go, when everybody has our last round and our worker has applied it."""
         outbox, rounds, answer = self._outbox, self._rounds, self.answer
-        if self._membership.ended or answer is None or not answer.finished:
+        if self._going:
+            self._go(self._going)
+        if self._membership.ended or self._going or answer is None or not answer.finished:
             return
         if self._released_s is None:
             self._released_s = outbox.now_s
         if outbox.now_s >= self._released_s + outbox.settings.negotiation_timeout_s:
-            self.stop("left the run; its last round was resolved without it", graceful=True)
+            self._go("left the run; its last round was resolved without it")
             return
         behind = rounds.worker_round is not None and not rounds.caught_up
         lacks_last = rounds.completed_round < answer.last_round or behind
         if self._session.present and lacks_last and self._membership.takes_part:
             return
-        self.stop("left the run", graceful=True)
+        self._go("left the run")
+
+    def _go(self, reason: str) -> None:
+        """Nobody waits for this site any more: go, when what its worker has is on the disk. That nobody does is for
+        good: whoever is left may end meanwhile."""
+        self._going = self._going or reason
+        if not self._membership.ended and self._last.is_over():
+            self.stop(self._going, graceful=True)
 
     def stop(self, reason: str, *, graceful: bool, cause: Cause | None = None) -> None:
         """The end of this daemon: the worker is dismissed, the neighbours are told."""
@@ -179,7 +194,7 @@ class Leaving:
             self._nothing_is_agreed(role),
         ):
             if reason:
-                self.stop(f"left the run; {reason}", graceful=True)
+                self._go(f"left the run; {reason}")
 
     def _was_removed(self) -> str:
         """It has lost the scheduler, and those that it reaches tell it that it is out: the scheduler may be a site that

@@ -61,7 +61,9 @@ class Participation:
         self.state = WorkerState(outbox, self.membership, rounds, self.links, self.session, self.reached)
         self.catch_up = CatchUp(outbox, self.membership, self.client, rounds, self.state.fetch)
         self.joining = Joining(outbox, replica, self.membership, self.session)
-        self.leaving = Leaving(outbox, replica, network, self.membership, self.joining, rounds, self.session)
+        self.leaving = Leaving(
+            outbox, replica, network, self.membership, self.joining, rounds, self.session, self.state.last
+        )
         self.hold = JoinHold(outbox, replica, rounds)
         self.absence = WorkerAbsence(outbox, self.membership, rounds, self.session, self.state.fetch)
         self.skips = Skips(outbox, replica)
@@ -205,6 +207,11 @@ class Participation:
     def worker_copied(self, event: events.WorkerSnapshotTaken | events.WorkerSnapshotMissed) -> None:
         """It has copied its state of a round into its region, or cannot any more."""
         self._follow_up(self.state.worker_copied(event))
+
+    def checkpoint_written(self, event: events.CheckpointWritten) -> None:
+        """A file is whole, or could not be written: a site that leaves may have waited for that."""
+        self.state.checkpoint_written(event)
+        self.leaving.finish_if_done()
 
     def worker_applied(self, event: events.WorkerApplied) -> None:
         """It has done one more round."""

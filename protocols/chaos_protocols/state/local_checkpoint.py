@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 
-from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import DropMemoryCheckpoint, SaveMemoryCheckpoint, WriteCheckpoint
 from chaos_protocols.events import CheckpointWritten
 from chaos_protocols.outbox import Outbox
@@ -63,6 +62,11 @@ class MemoryCheckpoint:
         """Nothing is being copied, or will be."""
         return self._due is None and self._copying is None
 
+    @property
+    def is_copying(self) -> bool:
+        """The daemon takes a copy from the worker's region."""
+        return self._copying is not None
+
     def is_due(self, round_number: int) -> bool:
         """The state of that round is to be kept in memory."""
         every = min(self._outbox.settings.keep.memory_checkpoint_every_rounds, self._rounds.delivery.results_max)
@@ -72,10 +76,12 @@ class MemoryCheckpoint:
         """The worker's state is that of `round_number`."""
         self._applied = (round_number, self._outbox.now_s)
 
-    def ask_for(self, round_number: int) -> None:
-        """Before the worker gets the result of that round: it is to copy its state then."""
+    def ask_for(self, round_number: int, *, alone: bool = False) -> None:
+        """Before the worker gets the result of that round: it is to copy its state then. `alone`: and none that it was
+        asked for before; who was asked for that one already copies it once."""
         self._due = round_number
-        self._session.copy(round_number)
+        if not (alone and self._session.region.is_asked_for(round_number)):
+            self._session.copy(round_number, alone=alone)
 
     def yield_region(self) -> None:
         """The worker's region is wanted for a transfer: no copy is taken from it any more."""
@@ -105,9 +111,9 @@ class MemoryCheckpoint:
         if self._due == round_number:
             self._due = None
 
-    def copied(self, round_number: int, reason: str) -> bool:
+    def copied(self, round_number: int, reason: str, *, last: bool = False) -> bool:
         """The thread has ended. Whether the copy is whole: the region may have been given away meanwhile, or there is
-        none (`reason`)."""
+        none (`reason`). `last`: it is for a file alone, and needs no results after it."""
         if self._copying != round_number:
             return False
         if reason:
@@ -116,7 +122,8 @@ class MemoryCheckpoint:
             self._discarded = True
         self._copying = None
         self.round = round_number
-        if self._discarded or self._rounds.delivery.log.after != round_number:  # or the run went on from another state
+        followed = last or self._rounds.delivery.log.after == round_number  # or the run went on from another state
+        if self._discarded or not followed:
             self.drop()
             return False
         return True
@@ -222,13 +229,12 @@ class CheckpointFiles:
         journals were lost goes on from checkpoints of its old epochs."""
         return max(restore_epoch, *(one.lineage for one in self.offers), 0)
 
-    def write(self, round_number: int, spec_digest: str, roster: Roster) -> None:
-        """Write the copy in memory, which is of that round."""
-        lineage = self.lineage(roster.restore_epoch)
+    def write(self, round_number: int, spec_digest: str, lineage: int, *, epoch: int) -> None:
+        """Write the copy in memory, which is of that round and lineage; `epoch`: the roster's."""
         checkpoint = CheckpointFacts(lineage=lineage, round=round_number, spec_digest=spec_digest)
         self._writing = checkpoint
         self._last_s, self._last_round = self._outbox.now_s, round_number
-        self._outbox.emit([WriteCheckpoint(checkpoint=checkpoint, epoch=roster.epoch)])
+        self._outbox.emit([WriteCheckpoint(checkpoint=checkpoint, epoch=epoch)])
 
     def history_changed(self) -> None:
         """The run goes on from another state: of its present history there is no checkpoint, the next is the first."""

@@ -20,6 +20,7 @@ from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.reached import ReachedRound
 from chaos_protocols.state.fetch import Loaded, StateFetch
+from chaos_protocols.state.last_checkpoint import LastCheckpoint, LastCheckpointStep
 from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
 from chaos_protocols.state.restore import StateRestore
 from chaos_protocols.state.snapshot_source import SnapshotSource
@@ -55,6 +56,7 @@ class WorkerState:
         self.memory = MemoryCheckpoint(outbox, rounds, session)
         self.files = CheckpointFiles(outbox)
         self.restore = StateRestore(outbox, rounds, session, self.memory, self.files)
+        self.last = LastCheckpoint(outbox, rounds, session, reached, self.source, self.memory, self.files)
         self._outbox = outbox
         self._membership = membership
         self._rounds = rounds
@@ -169,6 +171,8 @@ class WorkerState:
 
     def serve(self, roster: Roster) -> None:
         """Be a source where the plan says so."""
+        if self.last.step is not LastCheckpointStep.UNBEGUN:
+            return  # it goes
         if self.source.follow(roster, has_state=self._rounds.worker_round is not None):
             self.memory.yield_region()
 
@@ -206,6 +210,7 @@ class WorkerState:
     def worker_came(self, *, held: bool) -> StateComes:
         """Its hello is taken: where it gets the state from, if it has not. `held`: see `StateFetch.new_worker`."""
         self.fetch.new_worker(held=held)
+        self.last.state_came()
         if self.fetch.plan is not None:  # agreed while there was no worker
             return StateComes.BY_TRANSFER if self._start_fetch() else StateComes.FROM_HERE
         return StateComes.FROM_HERE if self._from_memory() else StateComes.ON_REQUEST
@@ -235,6 +240,7 @@ class WorkerState:
             return False, self._region_given()
         self.session.has(round_number)  # also if it was given up meanwhile: it may be the newest state there is
         self._reached.holds(loaded.lineage)
+        self.last.state_came()
         return not loaded.transfer or fetch.is_running(loaded.transfer), self._region_given()
 
     def worker_applied(self, round_number: int) -> None:
@@ -304,10 +310,12 @@ class WorkerState:
 
     def copied(self, event: events.MemoryCheckpointSaved) -> None:
         """The daemon's memory holds the state of that round, or could not take it."""
-        if self.memory.copied(event.round, event.reason):
+        roster, last = self._membership.roster, self.last.takes(event.round)
+        if self.memory.copied(event.round, event.reason, last=last):
             self.restore.new_copy()
-            if self.files.is_due(event.round, self.memory.pause_s):
-                self.files.write(event.round, self.memory.spec_digest, self._membership.roster)
+            if last or self.files.is_due(event.round, self.memory.pause_s):
+                lineage = self.lineage() if last else self.files.lineage(roster.restore_epoch)
+                self.files.write(event.round, self.memory.spec_digest, lineage, epoch=roster.epoch)
             self.memory.written()
 
     def checkpoints_found(self, event: events.CheckpointsFound) -> None:

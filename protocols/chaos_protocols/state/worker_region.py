@@ -52,6 +52,10 @@ class WorkerRegion:
             self._snapshots.clear()
         self._snapshots.add(round_number)
 
+    def is_asked_for(self, round_number: int) -> bool:
+        """It was told to copy its state of that round, and has not answered."""
+        return round_number in self._snapshots
+
     def answered(self, round_number: int) -> None:
         """It has copied the state of that round, or says that it cannot."""
         self._snapshots.discard(round_number)

@@ -30,6 +30,7 @@ from chaos_protocols.worker_group.events import (
     TellRun,
 )
 from chaos_protocols.worker_group.member_phases import (
+    GONE,
     MEMBER_TABLE,
     STILL,
     Kept,
@@ -54,7 +55,8 @@ from chaos_protocols.worker_group.messages import (
 from chaos_protocols.worker_group.port import Group
 from chaos_protocols.worker_group.round_part import RoundPart
 from chaos_protocols.worker_group.round_steps import RoundSteps
-from chaos_protocols.worker_group.settings import COMPLETE_MAX_S, LEAVE_MAX_S, SNAPSHOTS_PENDING_MAX
+from chaos_protocols.worker_group.settings import COMPLETE_MAX_S, LEAVE_MAX_S
+from chaos_protocols.worker_group.snapshot_orders import SnapshotOrders
 
 
 class RunMember:
@@ -74,7 +76,7 @@ class RunMember:
         self._orders: deque[Served] = deque()
         self._serving: Lasting | None = None
         self._back_to = Standing.HOLDING
-        self._snapshots: set[int] = set()
+        self._snapshots = SnapshotOrders()
         self._workers: frozenset[int] = frozenset()
         self._answered: set[int] = set()
         self._squares: dict[int, float] = {}
@@ -161,7 +163,7 @@ class RunMember:
         match serving:
             case wire.TakeSnapshot(round=round):
                 self._serving, self.standing = None, self._back_to
-                self._snapshots = {other for other in self._snapshots if other > round}
+                self._snapshots.taken(round)
                 self._tell(wire.SnapshotTaken(round=round))
             case wire.LoadState(round=round):
                 self._serving, self.standing, self.kept = None, Standing.HOLDING, Kept.ALL
@@ -223,6 +225,8 @@ class RunMember:
     def _hear(self, message: wire.DaemonMessage) -> None:
         group = self._group
         match message:
+            case wire.TakeSnapshot(round=round) if (self.phase, self.standing) == GONE:
+                self._tell(wire.SnapshotMissed(round=round, now=max(round, self._round)))
             case wire.TakeSnapshot() | wire.LoadState() | wire.ApplyResult() | wire.TrainFrom():
                 self._orders.append(message)
             case wire.WorkerWelcome(site=site, run=run):
@@ -262,7 +266,7 @@ class RunMember:
     def _forget(self) -> None:
         """What a connection that has ended wanted. What is being done is finished: memory has it."""
         self._orders.clear()
-        self._snapshots.clear()
+        self._snapshots.forget()
 
     # ---- one thing after the other
 
@@ -283,7 +287,7 @@ class RunMember:
             self._found = False
             self._change(MemberChange.GREETED)
             self._group.do(GreetRun(reached=self._round, kept=self.kept))
-        if self.standing in STILL and self._round in self._snapshots:
+        if self.standing in STILL and self._snapshots.is_due(self._round):
             self._snapshot(wire.TakeSnapshot(round=self._round))
         if self.standing is Standing.REDUCED and self.phase is MemberPhase.TRAINING:
             self._give() if self._rounds.gives(self._group.step) else self._step_alone()
@@ -299,18 +303,13 @@ class RunMember:
         self._group.tell_all(what)
 
     def _snapshot(self, order: wire.TakeSnapshot) -> None:
-        now = self._round
-        if order.alone:
-            self._snapshots.clear()
-        if order.round < now:
-            self._tell(wire.SnapshotMissed(round=order.round, now=now))
-        elif order.round > now:
-            if len(self._snapshots) >= SNAPSHOTS_PENDING_MAX:
-                self._end(f"the daemon asked for more than {SNAPSHOTS_PENDING_MAX} snapshots at once")
-                return
-            self._snapshots.add(order.round)
-        else:
-            self._begin(order, Standing.WRITING, WriteState(step=self._group.step))
+        match self._snapshots.asked(order, now=self._round):
+            case str() as refused:
+                self._end(refused)
+            case wire.SnapshotMissed() as missed:
+                self._tell(missed)
+            case None if order.round == self._round:
+                self._begin(order, Standing.WRITING, WriteState(step=self._group.step))
 
     def _train_from(self, round: int) -> None:
         now, given = self._round, self._part.given

@@ -83,3 +83,6 @@ class Standing(Enum):
 
 
 STILL = frozenset({Standing.REDUCED, Standing.HOLDING})
+
+GONE = (MemberPhase.LEAVING, Standing.DOWN)
+"""Nobody is left who would copy the state."""

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from chaos.errors import ChangedOutside
 from chaos_protocols.wire.state_spec import Item
 
 Bytes = NDArray[np.uint8]
@@ -261,6 +262,14 @@ class Framework(Protocol):
     def release(self) -> None:
         """Let go of the memory that was read from and written to. Safe to call twice."""
         ...
+
+
+def changed_since(framework: Framework | None, round: int) -> str:
+    """Why the script's state is not that of the end of `round` any more, as far as can be seen; empty: it is."""
+    try:
+        return "" if framework is None else framework.changed_outside(round)
+    except ChangedOutside as error:
+        return str(error)
 
 
 def by_name(known: Sequence[str], wanted: Iterable[str]) -> list[str]:

@@ -70,6 +70,17 @@ ROSTERS = (
         breaks=(9,),
     ),
     Bug(
+        name="a leaver keeps no last checkpoint",
+        patches=(
+            Patch(
+                "chaos_protocols.state.last_checkpoint:LastCheckpoint._unwritten",
+                "return have if best is None or have > best else None",
+                "return None",
+            ),
+        ),
+        breaks=(9,),
+    ),
+    Bug(
         name="requests to leave are forgotten",
         patches=(
             Patch(

@@ -18,6 +18,7 @@ from chaos_protocols.agreement.roster import Roster, View
 from chaos_protocols.agreement.views import changed_views
 from chaos_protocols.effects import (
     ToWorker,
+    WriteCheckpoint,
 )
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import (
@@ -87,6 +88,15 @@ def views(bench: Follower, first_round: int, **change: Any) -> tuple[View, ...]:
     machine = bench.machine
     links = change.pop("links", machine.roster.links)
     return changed_views(machine.roster, machine.planner, first_round=first_round, done=0, links=links, **change)
+
+
+def keep_last_checkpoint(bench: Bench, round_number: int) -> None:
+    """The worker of a site that may go gives a copy of its state of that round, and it is written."""
+    assert bench.machine.participation.state.last.takes(round_number)
+    bench.handle(events.WorkerSnapshotTaken(round=round_number))
+    bench.handle(events.MemoryCheckpointSaved(round=round_number))
+    write = of(bench.out, WriteCheckpoint)[-1]
+    bench.handle(events.CheckpointWritten(checkpoint=write.checkpoint, size_bytes=1, took_s=0.1))
 
 
 def hello(bench: Bench, round_number: int = 0) -> list[Any]:

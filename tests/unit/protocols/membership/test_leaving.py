@@ -1,8 +1,16 @@
-"""How a site that wants to leave goes, when nobody is left who could confirm it."""
+"""How a site that wants to leave goes: when it is told to, and when nobody is left who could tell it."""
 
 from __future__ import annotations
 
-from tests.unit.protocols.follower import finish_round, level_learner, to_worker, views
+from tests.unit.protocols.follower import (
+    finish_round,
+    keep_last_checkpoint,
+    level_learner,
+    of,
+    to_worker,
+    training_member,
+    views,
+)
 from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, C, D, heartbeat, leader_of, roster_of, sent
 from tests.unit.protocols.scheduler.scheduler_kit import (
     alive,
@@ -12,9 +20,9 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import PromoteSite
-from chaos_protocols.effects import StopDaemon
-from chaos_protocols.wire.control import JoinRequest
-from chaos_protocols.wire.worker import TrainFrom
+from chaos_protocols.effects import AnswerRequest, CloseLink, Contribute, StopDaemon
+from chaos_protocols.wire.control import Goodbye, JoinRequest, LeaveAnswer, LeaveRequest
+from chaos_protocols.wire.worker import Dismissed, TrainFrom
 
 
 def test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner() -> None:
@@ -86,3 +94,67 @@ def test_a_site_that_was_in_the_run_before_its_restart_asks_to_leave() -> None:
         bench = Bench(B, roster_of(A, B) if was_in else roster_of(A, C), voters=(A,), incarnation=2).up(A)
         out = bench.handle(events.LeaveRequested(request="r", reason="its user"))
         assert any(isinstance(one, StopDaemon) for one in out) is not was_in
+
+
+def test_a_leaver_asks_until_it_is_told_and_goes_when_everybody_has_its_last_round() -> None:
+    bench = training_member()
+    bench.handle(events.LeaveRequested(request="r1", reason="done"))
+    bench.handle(events.LeaveRequested(request="r2", reason="again"))
+    bench.alive(1.3)
+    assert len(sent(bench.taken(), LeaveRequest)) >= 3
+    bench.hear(A, LeaveAnswer(incarnation=9, last_round=0, finished=True))
+    bench.hear(A, LeaveAnswer(incarnation=1, last_round=2, finished=True))
+    assert not of(bench.out, StopDaemon), "its own worker lacks the last round"
+    finish_round(bench)
+    bench.handle(events.WorkerApplied(round=2))
+    keep_last_checkpoint(bench, 2)
+    out = bench.taken()
+    assert of(out, StopDaemon) == [StopDaemon(graceful=True, reason="left the run")]
+    assert {one.request for one in of(out, AnswerRequest)} == {"r1", "r2"}
+    assert {site for site, _ in sent(out, Goodbye)} == {A, B} and len(of(out, CloseLink)) == 2
+    assert to_worker(out, Dismissed)[0].last_round == 2
+    assert not of(bench.alive(0.5), StopDaemon), "once"
+
+
+def test_a_leaver_whose_last_round_was_resolved_without_it_goes_after_a_bounded_time() -> None:
+    bench = training_member()
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    bench.hear(A, LeaveAnswer(incarnation=1, last_round=9, finished=True))
+    bench.alive(SETTINGS.negotiation_timeout_s + 0.5)
+    keep_last_checkpoint(bench, 1)
+    out = bench.taken()
+    assert "resolved without it" in of(out, StopDaemon)[0].reason
+
+
+def test_a_leaver_that_reaches_nobody_goes_by_itself() -> None:
+    bench = training_member()
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    for site in (A, B):
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file"))
+        bench.handle(events.DialFailed(site=site, reason="refused"))
+    bench.wait(SETTINGS.negotiation_timeout_s + 1.0)
+    keep_last_checkpoint(bench, 1)
+    out = bench.taken()
+    assert "no site in reach could confirm it" in of(out, StopDaemon)[0].reason
+
+
+def test_a_site_outside_and_the_last_site_of_a_run_go_at_once() -> None:
+    outside = Bench(D).up(A)
+    assert of(outside.handle(events.LeaveRequested(request="r", reason="done")), StopDaemon)
+    alone = Bench(A, roster_of(A), voters=(A,))
+    alone.wait(0.1)
+    assert of(alone.handle(events.LeaveRequested(request="r", reason="done")), StopDaemon)
+
+
+def test_a_leavers_worker_contributes_nothing_more_if_it_says_so() -> None:
+    bench = training_member()
+    out = bench.handle(events.LeaveRequested(request="", reason="done", contributes=False))
+    assert [one.weight for one in of(out, Contribute)] == [0.0]
+
+
+def test_a_leaver_that_hears_it_is_not_known_any_more_is_not_evicted() -> None:
+    bench = training_member()
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    beat = heartbeat(epoch=99, scheduler=A, knows_you=False)
+    bench.hear(B, beat)
+    assert bench.machine.membership.evicted_epoch is None

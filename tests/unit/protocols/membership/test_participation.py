@@ -6,6 +6,7 @@ from tests.unit.protocols.follower import (
     Follower,
     finish_round,
     hello,
+    keep_last_checkpoint,
     learner,
     of,
     plan,
@@ -44,11 +45,9 @@ from chaos_protocols.effects import (
     AnswerRequest,
     CancelTransfer,
     CloseLink,
-    Contribute,
     Dial,
     FetchState,
     ProbeLink,
-    StopDaemon,
     StopRound,
 )
 from chaos_protocols.links.desired import LINK_REQUEST_TRIES_MAX
@@ -56,11 +55,9 @@ from chaos_protocols.wire.control import (
     EVERYBODY,
     CaughtUp,
     ConnectOrder,
-    Goodbye,
     JoinAnswer,
     JoinRequest,
     LeaveAnswer,
-    LeaveRequest,
     LinkAnswer,
     LinkReady,
     LinkRequest,
@@ -71,7 +68,7 @@ from chaos_protocols.wire.control import (
     StateRequest,
 )
 from chaos_protocols.wire.user_words import RunPaused, RunResumed
-from chaos_protocols.wire.worker import Dismissed, LoadState, TrainFrom, WorkerRefused
+from chaos_protocols.wire.worker import LoadState, TrainFrom, WorkerRefused
 
 # ---- how it stands, in words
 
@@ -87,6 +84,7 @@ def test_a_site_is_starting_joining_learner_member_leaving_and_removed() -> None
     member.handle(events.LeaveRequested(request="r", reason="done"))
     assert member.machine.membership.state.value == "leaving"
     member.hear(A, LeaveAnswer(incarnation=1, last_round=0, finished=True))
+    keep_last_checkpoint(member, 1)
     assert member.machine.membership.state.value == "removed"
 
 
@@ -245,68 +243,6 @@ def test_a_site_that_comes_in_while_the_roster_resolves_begins_after_that() -> N
     resolved = RoundResolved(round=3, digest="", holders=(A,), views=views(bench, 4))
     bench.agreed(resolved)
     assert bench.machine.membership.begun and bench.machine.rounds.completed_round == 3
-
-
-# ---- leaving
-
-
-def test_a_leaver_asks_until_it_is_told_and_goes_when_everybody_has_its_last_round() -> None:
-    bench = training_member()
-    bench.handle(events.LeaveRequested(request="r1", reason="done"))
-    bench.handle(events.LeaveRequested(request="r2", reason="again"))
-    bench.alive(1.3)
-    assert len(sent(bench.taken(), LeaveRequest)) >= 3
-    bench.hear(A, LeaveAnswer(incarnation=9, last_round=0, finished=True))
-    bench.hear(A, LeaveAnswer(incarnation=1, last_round=2, finished=True))
-    assert not of(bench.out, StopDaemon), "its own worker lacks the last round"
-    finish_round(bench)
-    bench.handle(events.WorkerApplied(round=2))
-    out = bench.taken()
-    assert of(out, StopDaemon) == [StopDaemon(graceful=True, reason="left the run")]
-    assert {one.request for one in of(out, AnswerRequest)} == {"r1", "r2"}
-    assert {site for site, _ in sent(out, Goodbye)} == {A, B} and len(of(out, CloseLink)) == 2
-    assert to_worker(out, Dismissed)[0].last_round == 2
-    assert not of(bench.alive(0.5), StopDaemon), "once"
-
-
-def test_a_leaver_whose_last_round_was_resolved_without_it_goes_after_a_bounded_time() -> None:
-    bench = training_member()
-    bench.handle(events.LeaveRequested(request="r", reason="done"))
-    bench.hear(A, LeaveAnswer(incarnation=1, last_round=9, finished=True))
-    out = bench.alive(SETTINGS.negotiation_timeout_s + 0.5)
-    assert "resolved without it" in of(out, StopDaemon)[0].reason
-
-
-def test_a_leaver_that_reaches_nobody_goes_by_itself() -> None:
-    bench = training_member()
-    bench.handle(events.LeaveRequested(request="r", reason="done"))
-    for site in (A, B):
-        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file"))
-        bench.handle(events.DialFailed(site=site, reason="refused"))
-    out = bench.wait(SETTINGS.negotiation_timeout_s + 1.0)
-    assert "no site in reach could confirm it" in of(out, StopDaemon)[0].reason
-
-
-def test_a_site_outside_and_the_last_site_of_a_run_go_at_once() -> None:
-    outside = Bench(D).up(A)
-    assert of(outside.handle(events.LeaveRequested(request="r", reason="done")), StopDaemon)
-    alone = Bench(A, roster_of(A), voters=(A,))
-    alone.wait(0.1)
-    assert of(alone.handle(events.LeaveRequested(request="r", reason="done")), StopDaemon)
-
-
-def test_a_leavers_worker_contributes_nothing_more_if_it_says_so() -> None:
-    bench = training_member()
-    out = bench.handle(events.LeaveRequested(request="", reason="done", contributes=False))
-    assert [one.weight for one in of(out, Contribute)] == [0.0]
-
-
-def test_a_leaver_that_hears_it_is_not_known_any_more_is_not_evicted() -> None:
-    bench = training_member()
-    bench.handle(events.LeaveRequested(request="r", reason="done"))
-    beat = heartbeat(epoch=99, scheduler=A, knows_you=False)
-    bench.hear(B, beat)
-    assert bench.machine.membership.evicted_epoch is None
 
 
 # ---- links

@@ -1,0 +1,132 @@
+"""The last checkpoint of a site that leaves: its worker's state as the run had it when this site was let go.
+
+Checkpoints are written now and then while a run trains, so that the newest is some rounds old when it ends. When all
+sites leave, because their scripts have come to an end, no other has what was done since: the run would go on from the
+older one, and an operator who exports the model would get that. So a site that keeps checkpoints writes one more before
+it goes. Nobody else waits for that: the others have its last round.
+
+Driven by `Leaving`, through `WorkerState`. Source: spec 14.10.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.rounds.reached import ReachedRound
+from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
+from chaos_protocols.state.snapshot_source import SnapshotSource
+from chaos_protocols.state.worker_session import WorkerSession
+from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.user_words import RunPaused
+
+TOLD_EVERY_S = 2.0
+"""A script that leaves goes by itself when its daemon has said nothing for 5 s."""
+
+
+class LastCheckpointStep(Enum):
+    """How far it is."""
+
+    UNBEGUN = "nothing was done for it yet"
+    ASKED = "the worker was asked for a copy of its state"
+    WRITING = "the copy is being written"
+    OVER = "it lies on the disk, or there will be none"
+
+
+class LastCheckpoint:
+    """See the module. `step` is the state; it only goes forward."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        rounds: RoundMachine,
+        session: WorkerSession,
+        reached: ReachedRound,
+        source: SnapshotSource,
+        memory: MemoryCheckpoint,
+        files: CheckpointFiles,
+    ) -> None:
+        self.step = LastCheckpointStep.UNBEGUN
+        self._outbox = outbox
+        self._rounds = rounds
+        self._session = session
+        self._reached = reached
+        self._source, self._memory, self._files = source, memory, files
+        self._asked_s = outbox.now_s
+        """When the worker was asked."""
+        self._said_s = float("-inf")
+        """When the script was last told."""
+        self.void = False
+        """The worker's state is not that of its round: the others have outvoted it."""
+
+    def outvoted(self) -> None:
+        """The worker's state is not what the others have of the same round."""
+        self.void = True
+
+    def state_came(self) -> None:
+        """A worker came, or has loaded the state of the run."""
+        self.void = False
+
+    def is_over(self) -> bool:
+        """Nothing of it is left to do, and the site may go. Begins it, and goes on with it."""
+        step = self.step
+        if step is LastCheckpointStep.UNBEGUN:
+            step = self._begun()
+        elif step is LastCheckpointStep.ASKED:
+            step = self._answered()
+        elif step is LastCheckpointStep.WRITING and not self._files.is_writing:
+            step = LastCheckpointStep.OVER
+        self.step = step
+        if step in (LastCheckpointStep.ASKED, LastCheckpointStep.WRITING):
+            self._say_so()
+        return step is LastCheckpointStep.OVER
+
+    def takes(self, round_number: int) -> bool:
+        """The copy of that round is the one to be written."""
+        return self.step is LastCheckpointStep.ASKED and round_number == self._session.round
+
+    def _begun(self) -> LastCheckpointStep:
+        """One that is being made goes first: it may be the one."""
+        if self._memory.is_copying or self._files.is_writing:
+            return LastCheckpointStep.UNBEGUN
+        have = self._unwritten()
+        if have is None:
+            return LastCheckpointStep.OVER
+        self._source.release()  # who gets the state from here loses this source either way
+        self._memory.ask_for(have.round, alone=True)
+        self._asked_s = self._outbox.now_s
+        return LastCheckpointStep.ASKED
+
+    def _say_so(self) -> None:
+        """To a script that waits to be let go, and does not wait for a daemon that says nothing."""
+        session, now_s = self._session, self._outbox.now_s
+        at_work = self.step is LastCheckpointStep.WRITING or now_s >= self._asked_s + TOLD_EVERY_S
+        if session.present and at_work and now_s >= self._said_s + TOLD_EVERY_S:
+            self._said_s = now_s
+            words = f"before it leaves, this site writes its state of round {session.round} to its disk"
+            session.tell(RunPaused(reason=words))
+
+    def _unwritten(self) -> CheckpointFacts | None:
+        """What is known of the worker's state, where that is newer than what the disk has; None: it is not, there is
+        none, or no file is wanted."""
+        session, files = self._session, self._files
+        if self.void or not files.enabled or not session.present or session.in_part or not session.round:
+            return None
+        if self._rounds.delivery.unanswered:
+            return None  # it hangs with a result: its state is that of either round
+        lineage = files.lineage(self._reached.held(session.round))
+        have = CheckpointFacts(lineage=lineage, round=session.round, spec_digest=session.spec_digest)
+        best = files.best(session.spec_digest)
+        return have if best is None or have > best else None
+
+    def _answered(self) -> LastCheckpointStep:
+        """A worker that says nothing is not waited for any longer than a site that says nothing."""
+        if self._files.is_writing:
+            return LastCheckpointStep.WRITING
+        patience_s = self._outbox.settings.negotiation_timeout_s
+        silent = not self._memory.is_copying and self._outbox.now_s - self._asked_s > patience_s
+        if self._memory.idle or silent or not (self._session.present or self._memory.is_copying):
+            self._memory.yield_region()
+            return LastCheckpointStep.OVER
+        return LastCheckpointStep.ASKED

@@ -1,0 +1,150 @@
+"""A site that leaves writes its worker's state to its disk first, where it keeps checkpoints; and waits for nobody in
+vain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.protocols.follower import Follower, of, to_worker
+from tests.unit.protocols.one_site import A
+from tests.unit.protocols.state.test_local_checkpoint import keeper
+
+from chaos_protocols import events
+from chaos_protocols.effects import SaveMemoryCheckpoint, StopDaemon, WriteCheckpoint
+from chaos_protocols.state.last_checkpoint import TOLD_EVERY_S, LastCheckpointStep
+from chaos_protocols.wire.control import LeaveAnswer
+from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.user_words import RunPaused
+from chaos_protocols.wire.worker import Dismissed, TakeSnapshot
+
+KEEPS = {"checkpoint": "fixed", "checkpoint_every_rounds": 1000}
+
+
+def released(**settings: Any) -> tuple[Follower, list[Any]]:
+    """D trained until round 1, asked to leave, and is told that everybody has its last round."""
+    bench = keeper(**(settings or KEEPS))
+    bench.handle(events.LeaveRequested(request="r", reason="the script ended", contributes=False, by_worker=True))
+    bench.taken()
+    answer = LeaveAnswer(incarnation=bench.machine.incarnation, last_round=1, finished=True)
+    return bench, bench.hear(A, answer)
+
+
+def ended(bench: Follower) -> bool:
+    return bench.machine.membership.ended
+
+
+def test_a_leaver_goes_when_its_last_state_is_on_its_disk() -> None:
+    bench, out = released()
+    (asked,) = to_worker(out, TakeSnapshot)
+    assert (asked.round, asked.alone) == (1, True) and not to_worker(out, Dismissed)
+    bench.alive(0.5)
+    (copy,) = of(bench.handle(events.WorkerSnapshotTaken(round=1)), SaveMemoryCheckpoint)
+    bench.alive(0.5)
+    (write,) = of(bench.handle(events.MemoryCheckpointSaved(round=copy.round, reason="")), WriteCheckpoint)
+    assert write.checkpoint.round == 1
+    assert not ended(bench)
+    out = bench.handle(events.CheckpointWritten(checkpoint=write.checkpoint, size_bytes=1, took_s=0.1))
+    assert to_worker(out, Dismissed)[0].graceful and of(out, StopDaemon)[0].for_script
+
+
+def test_a_script_that_waits_for_a_long_file_hears_of_it_again_and_again() -> None:
+    bench, _ = released()
+    bench.handle(events.WorkerSnapshotTaken(round=1))
+    bench.handle(events.MemoryCheckpointSaved(round=1, reason=""))
+    told = [one.reason for one in to_worker(bench.alive(3 * TOLD_EVERY_S + 0.5), RunPaused)]
+    assert len(told) >= 3 and all("writes its state of round 1" in one for one in told)
+    assert not ended(bench), "however long it takes"
+
+
+@pytest.mark.parametrize("how", ["off", "newer", "fresh", "gone", "outvoted"])
+def test_there_is_nothing_to_write(how: str) -> None:
+    """None is kept; the file is there already; no worker is there, or none with a state of the run."""
+    bench = keeper(**({"checkpoint": "off"} if how == "off" else KEEPS))
+    state, model = bench.machine.participation.state, bench.machine.participation.session.model
+    assert model is not None
+    if how == "newer":
+        state.files.found((CheckpointFacts(lineage=1 << 40, round=1, spec_digest=model.spec_digest),))
+    elif how == "fresh":
+        state.session.round = 0
+    elif how == "gone":
+        bench.handle(events.WorkerLost(reason="killed"))
+    elif how == "outvoted":
+        state.last.outvoted()
+    bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+    out = bench.hear(A, LeaveAnswer(incarnation=bench.machine.incarnation, last_round=1, finished=True))
+    if how == "fresh":
+        out += bench.alive(6.0)
+    assert ended(bench) and not to_worker(out, TakeSnapshot)
+
+
+def test_a_worker_that_does_not_answer_is_waited_for_as_long_as_a_site_that_does_not() -> None:
+    bench, _ = released()
+    patience_s = bench.machine.settings.negotiation_timeout_s
+    bench.alive(patience_s - 0.5)
+    assert not ended(bench)
+    bench.alive(1.0)
+    assert ended(bench)
+
+
+@pytest.mark.parametrize("what", ["missed", "not copied", "not written", "died"])
+def test_what_fails_is_not_tried_again(what: str) -> None:
+    bench, _ = released()
+    if what == "missed":
+        bench.handle(events.WorkerSnapshotMissed(round=1, now=1))
+    elif what == "died":
+        bench.handle(events.WorkerLost(reason="killed"))
+    else:
+        bench.handle(events.WorkerSnapshotTaken(round=1))
+        reason = "no memory" if what == "not copied" else ""
+        (write,) = of(bench.handle(events.MemoryCheckpointSaved(round=1, reason=reason)), WriteCheckpoint) or [None]
+        assert (write is None) == (what == "not copied")
+        if write is not None:
+            full = events.CheckpointWritten(checkpoint=write.checkpoint, size_bytes=0, took_s=0.0, reason="it is full")
+            bench.handle(full)
+    bench.alive(0.5)
+    assert ended(bench) and bench.machine.participation.state.last.step is LastCheckpointStep.OVER
+
+
+def test_a_worker_that_goes_while_its_copy_is_written_is_not_missed() -> None:
+    """A script waits for a minute at most."""
+    bench, _ = released()
+    bench.handle(events.WorkerSnapshotTaken(round=1))
+    (write,) = of(bench.handle(events.MemoryCheckpointSaved(round=1, reason="")), WriteCheckpoint)
+    bench.handle(events.WorkerLost(reason="end of file"))
+    bench.alive(1.0)
+    assert not ended(bench)
+    bench.handle(events.CheckpointWritten(checkpoint=write.checkpoint, size_bytes=1, took_s=0.1))
+    assert ended(bench)
+
+
+def test_a_file_that_is_being_written_is_waited_for_and_may_be_the_one() -> None:
+    bench = keeper(checkpoint="fixed", checkpoint_every_rounds=1)
+    bench.machine.participation.state.memory.ask_for(1)
+    bench.handle(events.WorkerSnapshotTaken(round=1))
+    (write,) = of(bench.handle(events.MemoryCheckpointSaved(round=1, reason="")), WriteCheckpoint)
+    bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+    bench.taken()
+    out = bench.hear(A, LeaveAnswer(incarnation=bench.machine.incarnation, last_round=1, finished=True))
+    assert not ended(bench) and not to_worker(out, TakeSnapshot)
+    bench.handle(events.CheckpointWritten(checkpoint=write.checkpoint, size_bytes=1, took_s=0.1))
+    assert ended(bench)
+
+
+def test_who_was_let_go_goes_whatever_the_others_do_meanwhile() -> None:
+    """They end, too, and the last one may say that another round was resolved without this site: it waited five seconds
+    for that."""
+    bench, _ = released()
+    bench.handle(events.WorkerSnapshotTaken(round=1))
+    (write,) = of(bench.handle(events.MemoryCheckpointSaved(round=1, reason="")), WriteCheckpoint)
+    bench.hear(A, LeaveAnswer(incarnation=bench.machine.incarnation, last_round=2, finished=True))
+    bench.hear(A, LeaveAnswer(incarnation=bench.machine.incarnation, last_round=2, finished=False))
+    assert not ended(bench)
+    bench.handle(events.CheckpointWritten(checkpoint=write.checkpoint, size_bytes=1, took_s=0.1))
+    assert ended(bench)
+
+
+def test_a_second_interrupt_waits_for_no_file() -> None:
+    bench, _ = released()
+    bench.handle(events.ForcedStop(reason="twice"))
+    assert ended(bench)
