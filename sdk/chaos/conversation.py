@@ -14,6 +14,7 @@ from typing import assert_never
 
 from chaos.connection import Connection, Wakeup, daemon_lost_text, open_socket
 from chaos.errors import DaemonLost, DaemonProtocolError, HalfAppliedStep, NoDaemon, Refused
+from chaos.frameworks.base import Framework, changed_since
 from chaos.giving import Giving
 from chaos.phase import Phase
 from chaos.replica import TEXT_CHARACTERS_MAX, Replica
@@ -54,7 +55,7 @@ class Conversation(Giving):
         self.paused = ""
         self.left_reason = ""
         self._changed = ""
-        """See `leave`."""
+        """Why the script's state is not that of the last round any more; empty: it is."""
         self.sites = 0
         self.weight = 0.0
 
@@ -115,10 +116,10 @@ class Conversation(Giving):
             else:
                 self._serve(message)
 
-    def leave(self, reason: str, changed: str = "") -> None:
-        """Apply what the run still decides with this site in it, until it is dismissed. `changed`: why the script's
-        state is not that of the last round any more: no copy of it is given then."""
-        self._changed = changed
+    def leave(self, reason: str, framework: Framework | None = None) -> None:
+        """Apply what the run still decides with this site in it, until it is dismissed. `framework`: of a script that
+        may have changed its state since the last round: no copy of that is given."""
+        self._changed = changed_since(framework, self.round)
         if self.phase in (Phase.LEFT, Phase.BROKEN) or self._connection is None:
             self._depart("left")
             return

@@ -18,7 +18,6 @@ from chaos.dealing import Dealing, check_samples
 from chaos.entering import DaemonLine, Entering
 from chaos.errors import HalfAppliedStep, LeftRun
 from chaos.frameworks import Apply, Array, NumpyFramework, Setting, UpdateHook, framework_of
-from chaos.frameworks.base import changed_since
 from chaos.overlapping import Overlapping
 from chaos.paths import socket_path
 from chaos.phase import Phase
@@ -300,7 +299,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
             self._registered()
         self._signals.request_exit(reason or "the script asked to leave")
         if self._conversation is not None:
-            self._conversation.leave(reason or self._signals.reason, changed_since(self._framework, self.round))
+            self._conversation.leave(reason or self._signals.reason, self._framework)
         self._told_left = True
 
     def status(self) -> CoordinatorStatus:
@@ -350,8 +349,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
             model.close()
         try:
             if self._conversation is not None and graceful and not self.left and not self._in_child:
-                changed = changed_since(self._framework, self.round)
-                self._conversation.leave(self._signals.reason or "the script ended", changed)
+                self._conversation.leave(self._signals.reason or "the script ended", self._framework)
         finally:
             if self._framework is not None:
                 self._framework.release()
