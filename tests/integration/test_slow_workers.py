@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from chaos_protocols.worker_group import probation, uneven
 from chaosd.cli.app import app
+from chaosd.worker_group import facts
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
 
@@ -60,15 +61,18 @@ async def test_beside_another_institution_no_round_is_lost_and_no_bit_is_another
 
 
 class OtherJob:
-    """Takes worker 1's device from the second step on, until `ends`: a pass takes fifteen times as long."""
+    """Takes worker 1's device from the second step on, until `ends`: a pass takes thirty times as long, far more than
+    makes it useless beside another worker."""
 
-    def __init__(self, tmp_path: Path, steps: int) -> None:
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+        monkeypatch.setattr(uneven, "SLOW_FOR_S", 0.5)
+        monkeypatch.setattr(facts, "STEPS_KEPT", 8)
         self.file, self.steps = tmp_path / "slow", steps
         self.training: dict[str, Any] = {
             "steps": steps,
             "pass_s": {"0": 0.002, "1": 0.002},
             "slow": str(self.file),
-            "slow_pass_s": 0.03,
+            "slow_pass_s": 0.06,
         }
 
     def begins(self, controller: Controller, entry: Happened) -> None:
@@ -92,11 +96,10 @@ def workers(ran: Ran) -> list[object]:
 async def test_a_worker_that_was_left_out_has_its_part_again_when_the_other_job_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
-    for name in ("SLOW_FOR_S", "LOOK_EVERY_S"):
-        monkeypatch.setattr(uneven, name, 0.5)
+    monkeypatch.setattr(uneven, "LOOK_EVERY_S", 0.5)
     monkeypatch.setattr(probation, "TRY_AFTER_S", 1.5)
     monkeypatch.setattr(probation, "TRY_SHARE", 10.0)
-    job = OtherJob(tmp_path, steps=120 * tries)
+    job = OtherJob(tmp_path, monkeypatch, steps=60 + 70 * tries)
     left_out = []
 
     def watch(controller: Controller, entry: Happened) -> None:
@@ -114,8 +117,8 @@ async def test_a_worker_that_was_left_out_has_its_part_again_when_the_other_job_
 
 
 async def test_an_operator_has_it_tried_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uneven, "SLOW_FOR_S", 0.5)
-    job, said, orders = OtherJob(tmp_path, steps=120), list[tuple[int, str]](), list[asyncio.Task[None]]()
+    job = OtherJob(tmp_path, monkeypatch, steps=120)
+    said, orders = list[tuple[int, str]](), list[asyncio.Task[None]]()
 
     async def operator() -> None:
         job.ends()
