@@ -7,6 +7,7 @@ screen, they are put together as well, and all of their numbers are shown.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -80,10 +81,17 @@ def still(view: GroupView) -> list[str]:
     return lines if len(found) <= STILL_MAX else [*lines, f"and {len(found) - STILL_MAX} more stand still"]
 
 
-def uneven(view: GroupView) -> list[str]:
-    """A sentence for each worker that is not as fast as the others, of the first `STILL_MAX`, the slowest first."""
-    found = sorted((one.speed, one.worker) for one in view.workers if one.speed != 1.0)
-    lines = [f"worker {worker} computes at {speed:.2f} of the speed of the others" for speed, worker in found]
+def uneven(view: GroupView, now: float) -> list[str]:
+    """A sentence for each worker that is not as fast as the others, of the first `STILL_MAX`, the slowest first. `now`:
+    seconds since 1970."""
+    found = sorted((one.speed, one.worker, one.tried_again) for one in view.workers if one.speed != 1.0)
+    lines = []
+    for speed, worker, again in found:
+        line = f"worker {worker} computes at {speed:.2f} of the speed of the others"
+        if again:
+            minutes = max(0, math.ceil((again - now) / 60))
+            line = f"worker {worker} had {speed:.2f} of the speed of the others; it is tried again in {minutes} min"
+        lines.append(line)
     return lines if len(lines) <= STILL_MAX else [*lines[:STILL_MAX], f"and {len(lines) - STILL_MAX} more are uneven"]
 
 

@@ -281,7 +281,7 @@ def _rendered(view: GroupView, *, each: bool) -> RenderableType:
     lines.append(counted(view))
     if gone := lost(view, now):
         lines.append(gone)
-    lines += [*still(view), *uneven(view)]
+    lines += [*still(view), *uneven(view, now)]
     table = Table()
     for column in ("worker", "process", "device", "layers", "state", "for", "doing"):
         table.add_column(column)

@@ -38,7 +38,9 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """One worker. `stage`: its layers, empty without; `state`: what it is there for, since `since`
     (seconds since 1970); `doing`: its word of progress when the board was written; `said`: of one that stands still,
-    what was seen of it; `speed`: at which it computes, if the plan was looked at for it; 1: that of the others."""
+    what was seen of it; `speed`: at which it computes, if the plan was looked at for it; 1: that of the others;
+    `tried_again`: of one that was slow and computes nothing, or alone has its layers: when it is (seconds since 1970);
+    0: of another."""
 
     worker: int
     pid: int
@@ -49,6 +51,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     doing: Text
     said: Text = ""
     speed: float = 1.0
+    tried_again: float = 0.0
 
 
 class LostView(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +104,7 @@ class Board:
         """Replace the file. A disk that is full keeps nobody from training."""
         now, plan, member = time.time(), machine.plan, machine.member
         workers, present, still = [], machine.present, history.troubles.still
+        shift_s, tried_s = now - time.monotonic(), machine.places.tried_s
         for worker, pid in sorted(pids.items()):
             share = None if plan is None else plan.shares.get(worker)
             layers = (
@@ -122,9 +126,9 @@ class Board:
             view = WorkerView(
                 worker=worker, pid=pid, device=device, stage=layers, state=state, since=since, doing=doing,
                 said=still.get(worker, "")[:4096], speed=machine.places.speeds.get(worker, 1.0),
+                tried_again=tried_s[worker] + shift_s if worker in tried_s else 0.0,
             )  # fmt: skip
             workers.append(view)
-        shift_s = now - time.monotonic()
         group = GroupView(
             pid=os.getpid(),
             command=self._command,

@@ -69,6 +69,12 @@ class Places:
         return self._speeds.seen
 
     @property
+    def tried_s(self) -> Mapping[int, float]:
+        """When those of them that do not show what they are now are tried again."""
+        able = self._able
+        return {worker: due_s for worker, due_s in self._speeds.tried_s.items() if worker in able}
+
+    @property
     def without(self) -> frozenset[int]:
         """Who is not to have layers under the next plan."""
         return frozenset(self._crew.present & (self.drained | self.leaving.keys()))

@@ -9,7 +9,7 @@ one that is slow for good. Owned by `UnevenWorkers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 TRY_AFTER_S = 600.0
@@ -59,9 +59,10 @@ class Probation:
         for worker in self._unseen_s:
             self._records.setdefault(worker, _Record())
 
-    def due(self, now_s: float) -> frozenset[int]:
-        """Who is to be tried again."""
-        return frozenset(w for w, since_s in self._unseen_s.items() if now_s >= since_s + self._records[w].rest_s)
+    @property
+    def due_s(self) -> Mapping[int, float]:
+        """When these are to be tried again."""
+        return {worker: since_s + self._records[worker].rest_s for worker, since_s in self._unseen_s.items()}
 
     def growth(self, worker: int) -> int:
         """How many times as long as others it has to be fast before it counts as that."""

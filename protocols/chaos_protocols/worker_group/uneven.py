@@ -50,6 +50,11 @@ class UnevenWorkers:
         self._began_s, self._first_s = 0.0, float("inf")
         """When that plan came into force, and when speeds were first told under it."""
 
+    @property
+    def tried_s(self) -> Mapping[int, float]:
+        """When workers that were slow and show nothing are tried again, by the clock of the machine."""
+        return self._probation.due_s
+
     def begins(self, now_s: float) -> None:
         """A plan has come into force: what was measured before says nothing of it."""
         self._since_s.clear()
@@ -72,7 +77,7 @@ class UnevenWorkers:
             if now_s >= since_s + SLOW_FOR_S * growth:
                 changed.add(worker)
                 urgent = urgent or (ups[worker] < 0 and self._probation.is_tried(worker))
-        due = self._probation.due(now_s) & able
+        due = able & {worker for worker, due_s in self._probation.due_s.items() if now_s >= due_s}
         if not changed | due or (now_s < self._looked_s + LOOK_EVERY_S and not urgent):
             return None
         for worker in sorted(others):

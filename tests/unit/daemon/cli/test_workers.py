@@ -109,6 +109,22 @@ def test_who_is_slow_is_said(folder: Path) -> None:
     assert [one["speed"] for one in view["workers"]] == [1.0, 0.5, 1.0, 0.25, 1.0]
 
 
+def test_who_was_left_out_for_its_speed_is_said_and_when_it_is_tried_again(folder: Path) -> None:
+    bench = GroupBench(workers=4)
+    bench.now_s = time.monotonic()
+    bench.train()
+    for _ in range(2):
+        bench.feed(SpeedsMeasured(speeds={3: 0.25}))
+        bench.now_s += SLOW_FOR_S
+    bench.now_s = time.monotonic()
+    bench.feed(SpeedsMeasured(speeds={3: 0.25}, before=frozenset({3})))
+    Board(folder, "train").write(bench.machine, dict.fromkeys(range(4), 100), {}, GroupHistory(lambda _: None), {})
+    shown = " ".join(CliRunner().invoke(app, ["workers"]).output.split())
+    assert "worker 3 had 0.25 of the speed of the others; it is tried again in 10 min" in shown
+    (view,) = json.loads(CliRunner().invoke(app, ["workers", "--json"]).output)
+    assert [round(one["tried_again"] - time.time(), -1) for one in view["workers"] if one["tried_again"]] == [600.0]
+
+
 def test_a_large_site_fits_on_a_screen_and_all_of_it_is_there_on_demand(folder: Path) -> None:
     view = site_of(1000)
     (folder / BOARD_NAME).write_bytes(msgspec.json.encode(view))
