@@ -56,7 +56,12 @@ class PacedLayer(torch.nn.Module):
         super().__init__()
         parameters, self.width = numbers_of(facts)
         self.weight = torch.nn.Parameter(torch.ones(parameters))
-        self.forward_s, self.backward_s = factor * facts.forward_s, factor * facts.backward_s
+        self._facts = facts
+        self.pace(factor)
+
+    def pace(self, factor: float) -> None:
+        """Passes take so many times as long from now on."""
+        self.forward_s, self.backward_s = factor * self._facts.forward_s, factor * self._facts.backward_s
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = _Paced.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
@@ -119,13 +124,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True, help="micro-batches of a step, of one sample each")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--slow", type=int, default=-1, help="a worker whose passes take twice as long")
+    parser.add_argument("--slow-steps", type=int, default=1 << 30, help="for so many steps; then it is like the others")
     given = parser.parse_args()
     torch.set_num_threads(1)
     facts = profile(given.model, pace=given.pace, micro_batches=given.batch).layers
     longest = max(facts, key=lambda layer: layer.optimizer_step_s)
     number_s = longest.optimizer_step_s / numbers_of(longest)[0]
     slow = os.environ.get("CHAOS_WORKER") == str(given.slow)
-    made = torch.nn.Sequential(*[PacedLayer(layer, factor=SLOW if slow else 1.0) for layer in facts])
+    layers = [PacedLayer(layer, factor=SLOW if slow else 1.0) for layer in facts]
+    made = torch.nn.Sequential(*layers)
     pace_exchanges(given.pace)
     with Coordinator(standalone=True) as coordinator:
         model = coordinator.parallelize(made, loss=torch.nn.functional.mse_loss)
@@ -133,7 +140,9 @@ def main() -> None:
         width = numbers_of(facts[-1])[1]
         loader = coordinator.loader(Zeros(width), global_batch=given.batch, micro_batch=1, steps=given.steps)
         for batch in loader:
-            model.step(batch)
+            if model.step(batch).step >= given.slow_steps:  # one that was left out makes none for a while
+                for layer in layers:
+                    layer.pace(1.0)
 
 
 if __name__ == "__main__":
