@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.unit.sdk.fake_daemon import FakeDaemon
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
 from chaos import ChangedOutside, Coordinator, Update
+from chaos_protocols.wire.worker import (
+    Dismissed,
+    RoundContributed,
+    SnapshotMissed,
+    SnapshotTaken,
+    TakeSnapshot,
+    WorkerLeaveRequest,
+)
 
 
 class Training:
-    """A site alone, with an SGD that has a learning rate to change."""
+    """A site alone, or beside a daemon at `socket`; with an SGD that has a learning rate to change."""
 
-    def __init__(self, scheduled: bool = False, **registered: Any) -> None:
+    def __init__(self, scheduled: bool = False, socket: Path | None = None, **registered: Any) -> None:
         torch.manual_seed(1)
         self.model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1) if scheduled else None
-        self.coordinator = Coordinator(standalone=True, handle_signals=False)
+        self.coordinator = Coordinator(socket=socket, standalone=socket is None, handle_signals=False)
         self.coordinator.register(self.model, self.optimizer, self.scheduler, **registered)
         self.backward()
         self.coordinator.step()
@@ -184,3 +194,31 @@ def test_gradients_are_cleared_after_a_round_in_the_optimizers_own_way_where_it_
         assert clearing.cleared == 1
         for parameter in (*own.parameters(), *plain.parameters()):
             assert parameter.grad is None if to_none else not parameter.grad.any()
+
+
+def scaled(made: Training) -> None:
+    with torch.no_grad():
+        made.model[0].weight.mul_(2.0)
+
+
+@pytest.mark.parametrize("change", [None, scaled, stray_step])
+def test_a_script_that_leaves_gives_no_copy_of_a_state_that_it_has_changed(
+    change: Callable[[Training], None] | None, socket_file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its daemon would write it as the last checkpoint of the run."""
+
+    def script(daemon: FakeDaemon) -> None:
+        daemon.founder()
+        daemon.expect(RoundContributed)
+        daemon.apply(1)
+        daemon.expect(WorkerLeaveRequest)
+        daemon.send(TakeSnapshot(round=1, alone=True))
+        daemon.expect(SnapshotTaken if change is None else SnapshotMissed)
+        daemon.send(Dismissed(last_round=1, graceful=True, reason="left the run"))
+
+    with FakeDaemon(socket_file, script):
+        made = Training(socket=socket_file)
+        if change is not None:
+            change(made)
+        made.coordinator.close()
+        assert ("no copy of this state is kept: " in capfd.readouterr().err) is (change is not None)
