@@ -196,7 +196,7 @@ class RunningNegotiations:
             incarnation=record.incarnation if record else (gone.incarnation if gone else 0),
             graceful=False,
             resolve=concerned,
-            cause=lost.reason if not left else "left, and ended before its last round was everywhere",
+            cause=lost.reason if not left else "left, and has ended: the round that counts on it goes without it",
             now_s=now_s,
             left=left,  # stays so (invariant 9), but the round that it is missing from is resolved at once
         )
