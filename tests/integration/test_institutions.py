@@ -216,8 +216,10 @@ async def test_a_worker_that_dies_inside_a_site_changes_no_bit_of_the_run(
         process = await asyncio.to_thread(spawn, one, 0, rounds=ROUNDS)
         ran = await group(many, 1, faults=faults, **more)
         await ended(process)
+        kept = {site.name: site.newest_checkpoint() for site in (one, many)}
     assert ran.failed == "" and len(ran.struck) == 1, ran.happened
     assert len(ran.of("plan")) == 2
+    assert kept == {"one": ROUNDS, "many": ROUNDS}, "the last round lies on the disk of each"
     assert told(one) == reference(), "a site of one process has the bits of the reference"
     agree(of_group(ran), reference(), rounds=ROUNDS)
     assert len(of_group(ran)) >= ROUNDS - 1, "a step whose last answer died with its worker is told of by the next one"

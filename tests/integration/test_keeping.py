@@ -76,10 +76,6 @@ def test_a_killed_worker_goes_on_from_its_own_daemon_bit_for_bit(tmp_path: Path)
         assert "Traceback" not in victim.daemon_log.read_text()
 
 
-def newest_checkpoint(site: Site) -> int:
-    return max(int(path.name.split("-")[1]) for path in (site.folder / "checkpoints").glob("round-*"))
-
-
 def test_a_run_that_all_scripts_have_left_goes_on_from_its_last_round(tmp_path: Path) -> None:
     """While it trained one checkpoint was written, in its first rounds: the next would have come after 10 s."""
     with cluster_of(tmp_path, {"cleveland": "Cleveland", "hungary": "Hungary"}, min_sites=2) as cluster:
@@ -91,7 +87,7 @@ def test_a_run_that_all_scripts_have_left_goes_on_from_its_last_round(tmp_path: 
         assert digests[0][str(LAST)] == digests[1][str(LAST)]
         for site in cluster.sites:
             wait_for(lambda site=site: site.worker.poll() is not None, "the script ends")
-            assert newest_checkpoint(site) == LAST, site.tail()
+            assert site.newest_checkpoint() == LAST, site.tail()
             assert site.worker.returncode == 0, site.tail()
         for number, site in enumerate(cluster.sites, start=1):
             site.report_path.unlink()
@@ -103,7 +99,7 @@ def test_a_run_that_all_scripts_have_left_goes_on_from_its_last_round(tmp_path: 
             assert again["rounds"] == 2 * LAST
             digests_again: dict[str, str] = again["digests"]  # type: ignore[assignment]
             assert min(map(int, digests_again)) > LAST, "none was done twice"
-        wait_for(lambda: {newest_checkpoint(site) for site in cluster.sites} == {2 * LAST}, "both have kept the end")
+        wait_for(lambda: {site.newest_checkpoint() for site in cluster.sites} == {2 * LAST}, "both have kept the end")
 
 
 def test_an_interrupted_daemon_leaves_nothing_of_a_memory_checkpoint_or_checkpoint(tmp_path: Path) -> None:

@@ -90,6 +90,11 @@ class Site(RunningSite):
                 command, output, folder=folder, environment=children.environment(**variables or {})
             )
 
+    def newest_checkpoint(self) -> int:
+        """The round of the newest on its disk; 0: there is none."""
+        files = (self.folder / "checkpoints").glob("round-*")
+        return max((int(path.name.split("-")[1]) for path in files), default=0)
+
     def round(self) -> int:
         return self.client.status().round
 

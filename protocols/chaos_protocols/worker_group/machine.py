@@ -385,7 +385,7 @@ class WorkerGroupMachine(ToBeDone):
 
     def end(self, failed: str) -> None:
         self._change(GroupChange.ENDED)
-        for worker in sorted(self._crew.present - self._crew.done):
+        for worker in sorted(self._crew.present):
             self._tell(worker, msg.Finish(failed=failed[:4096]))
         left = "" if self.member is None else self.member.leaves
         self.note("ended", failed or left or "the training is complete", step=self.step)

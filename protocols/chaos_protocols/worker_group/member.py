@@ -30,7 +30,6 @@ from chaos_protocols.worker_group.events import (
     TellRun,
 )
 from chaos_protocols.worker_group.member_phases import (
-    GONE,
     MEMBER_TABLE,
     STILL,
     Kept,
@@ -187,10 +186,10 @@ class RunMember:
         self._group.do(JoinRun())
 
     def complete(self) -> bool:
-        """The training is over and its workers with it. Whether the group ends only when the run has let it go."""
+        """The training is over. Whether the group ends, and its workers with it, only when the run has let it go."""
         if self.phase in (MemberPhase.OUTSIDE, MemberPhase.LEAVING):
             return self.phase is MemberPhase.LEAVING
-        self.standing = Standing.DOWN
+        self.standing = Standing.OVER
         self._ask_to_leave("its training is complete", COMPLETE_MAX_S)
         return True
 
@@ -225,8 +224,8 @@ class RunMember:
     def _hear(self, message: wire.DaemonMessage) -> None:
         group = self._group
         match message:
-            case wire.TakeSnapshot(round=round) if (self.phase, self.standing) == GONE:
-                self._tell(wire.SnapshotMissed(round=round, now=max(round, self._round)))
+            case wire.TakeSnapshot() if self.standing is Standing.OVER:
+                self._snapshot(message)
             case wire.TakeSnapshot() | wire.LoadState() | wire.ApplyResult() | wire.TrainFrom():
                 self._orders.append(message)
             case wire.WorkerWelcome(site=site, run=run):

@@ -80,9 +80,7 @@ class Standing(Enum):
     UPDATING = "they apply a result"
     WRITING = "they write their state"
     TAKING = "they take a state over"
+    OVER = "their training is complete: they copy the state for a last checkpoint, and compute no more"
 
 
 STILL = frozenset({Standing.REDUCED, Standing.HOLDING})
-
-GONE = (MemberPhase.LEAVING, Standing.DOWN)
-"""Nobody is left who would copy the state."""

@@ -164,10 +164,11 @@ class LeaderLine(ControlLine):
             each.tell(order)
         return message
 
-    def close(self, step: int) -> None:
-        if not self._closed:
-            super().close(step)
+    def close(self, step: int) -> bool:
+        closed = super().close(step)
+        if closed:
             self._tell(Concord(onward=True))
+        return closed
 
     def raised(self) -> None:
         if any(each.ended.wait(END_SEEN_S / len(self._followers)) for each in self._followers):
@@ -263,11 +264,13 @@ class FollowerLine(ControlLine):
         assert isinstance(message, wanted)
         return message
 
-    def close(self, step: int) -> None:
+    def close(self, step: int) -> bool:
         """After the leader has said so: the end of a lane alone would be a death."""
-        if not self._closed:
-            self._is_onward()
-            self._closed = True
+        if self._closed:
+            return False
+        self._is_onward()
+        self._closed = True
+        return True
 
     def _meet(self, here: Here) -> None:
         self._say(here)
@@ -300,6 +303,9 @@ class FollowerLine(ControlLine):
             self._receive(message)
         else:
             self._words_of_leader.put(message)
+
+    def _hears_no_more(self) -> None:
+        self._words_of_leader.put(Finish(failed=""))
 
     def _answer(self) -> None:
         self._answered = self._stop_generation

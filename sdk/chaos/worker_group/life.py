@@ -19,7 +19,7 @@ from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.groups import Groups
 from chaos.worker_group.lane_lines import line_of
 from chaos.worker_group.lanes import Lanes
-from chaos.worker_group.line import ControlLine, GenerationEnded
+from chaos.worker_group.line import ControlLine, GenerationEnded, GroupEnded
 from chaos.worker_group.memory import RunMemory
 from chaos.worker_group.moving import move, pair, refresh
 from chaos.worker_group.session import Applied, Computed, Training, update
@@ -163,8 +163,16 @@ class InGroup(ABC):
         self.line.ended()
 
     def close(self) -> None:
-        """No further step is wanted here."""
-        self.line.close(self._tag.step)
+        """No further step is wanted here. A site in a run of institutions is asked for its state once more before it is
+        let go; this returns when the group is over."""
+        if not self.line.close(self._tag.step) or self._memory is None:
+            return
+        try:
+            while True:
+                self._obey(self.line.take(WriteState))
+                self.line.doing(Work.ENDED)
+        except (GroupEnded, GenerationEnded, GroupFailed):
+            pass  # nobody wants it any more
 
     # ---- a step
 

@@ -215,13 +215,14 @@ class ControlLine:
         with self._changed:
             self._store.clear()
 
-    def close(self, step: int) -> None:
-        """No further step is wanted."""
+    def close(self, step: int) -> bool:
+        """No further step is wanted. False: that was said before."""
         if self._closed:
-            return
+            return False
         self.doing(Work.ENDED)
         self.send(Done(step=step))
         self._closed = True
+        return True
 
     def ended(self) -> None:
         """The worker group is over: the end of the line is no failure."""
@@ -245,8 +246,14 @@ class ControlLine:
                 size = frame_size(self._exactly(4))
                 self._heard(self._exactly(size))
         except (OSError, EOFError):
-            if not self._closed:
+            if self._closed:
+                self._hears_no_more()
+            else:
                 self._lost()
+
+    def _hears_no_more(self) -> None:
+        """Who waits for a last order waits in vain."""
+        self._receive(Finish(failed=""))
 
     def _heard(self, body: bytes) -> None:
         self._receive(from_controller(body))

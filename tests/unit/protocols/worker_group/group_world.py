@@ -115,7 +115,7 @@ class World:
                     found.append(("tell", number))
                 if not worker.greeted:
                     found.append(("greet", number))
-                if worker.trains and not worker.holds and worker.phase is StepPhase.COMPUTE:
+                if worker.trains and not (worker.holds or worker.done) and worker.phase is StepPhase.COMPUTE:
                     found.append(("compute", number))
             if worker.hanging and worker.alive:
                 found += [("suspect", number)] + [("stir", number)] * worker.starved
@@ -277,9 +277,13 @@ class World:
         worker.phase, worker.contributed = StepPhase.COMPUTE, False
         worker.outgoing.append(msg.Stepped(generation=worker.generation, step=worker.step))
         if worker.step >= self.steps:
-            worker.done, worker.going = True, False
-            worker.outgoing.append(msg.Done(step=worker.step))
-            self.die(worker)
+            self.through(worker)
+
+    def through(self, worker: Worker) -> None:
+        """It has done all steps, and says so."""
+        worker.done, worker.going = True, False
+        worker.outgoing.append(msg.Done(step=worker.step))
+        self.die(worker)
 
     def compute(self, number: int) -> None:
         """Sums are there only when every member of the plan has given its part of this step in this generation."""

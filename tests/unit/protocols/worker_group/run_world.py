@@ -7,6 +7,8 @@ is told against what lies in the shared memory, which is modelled as how many up
 
 from __future__ import annotations
 
+import random
+
 from tests.unit.protocols.worker_group.group_bench import hello
 from tests.unit.protocols.worker_group.group_world import LAYERS, Worker, World
 
@@ -54,11 +56,12 @@ class RunWorld(World):
         self.shared = dict.fromkeys(range(LAYERS), -1)
         self.contribution = dict.fromkeys(range(LAYERS), -1)
         self.result = 0
-        self.rescued = 0
+        self.rescued = self.kept_last = 0
         self.came = False
         """The state lies where it was brought from; no result was applied to it since."""
         self.sound: dict[int, bool] = {}
         """Of a generation: whether a worker that comes into its plan gets a state from its peers."""
+        self.lingering = random.Random(f"lingering/{seed}")
         super().__init__(seed, steps=self.rounds.begin(steps), **of_the_group)
 
     def hello(self, number: int) -> msg.GroupHello:
@@ -73,7 +76,9 @@ class RunWorld(World):
         if not self.greeted:
             return found
         if self.leaving:
-            return [*found, ("dismiss", 0)]
+            waits = self.has in self.asked_for and self.lingering.random() < 0.95
+            idle = self.applying is None and self.has is not None and self.has not in self.asked_for
+            return found + [("dismiss", 0)] * (not waits) + [("ask_once_more", 0)] * (3 * idle)
         idle = self.loading is None and self.applying is None
         if idle and self.damaged is not None:
             found += [("bring_part", 0)] * (self.damaged < self.round) + [("copy_part", 0)] * (not self.asked_for)
@@ -145,6 +150,12 @@ class RunWorld(World):
         self.asked_for.add(wanted)
         self.say(wire.TakeSnapshot(round=wanted))
 
+    def ask_once_more(self, _: int) -> None:
+        """For its last checkpoint."""
+        assert self.has is not None
+        self.asked_for = {self.has}
+        self.say(wire.TakeSnapshot(round=self.has, alone=True))
+
     def vanish(self, _: int) -> None:
         self.outages -= 1
         self.forget()
@@ -200,6 +211,7 @@ class RunWorld(World):
             case wire.SnapshotTaken(round=round):
                 assert set(self.shared.values()) == {round}, "every layer was written, and by one that has this state"
                 self.asked_for.discard(round)
+                self.kept_last += self.leaving
             case wire.SnapshotMissed(round=round):
                 self.asked_for.discard(round)
             case wire.StateLoaded(round=round):
@@ -218,6 +230,14 @@ class RunWorld(World):
         member = self.machine.member
         return self.others or self.came or (member is not None and member.awaits_state)
 
+    def through(self, worker: Worker) -> None:
+        """It waits until the group is over, and copies its state once more; or it is killed meanwhile."""
+        worker.done = True
+        worker.outgoing.append(msg.Done(step=worker.step))
+        if self.lingering.random() < 0.3:
+            worker.going = False
+            self.die(worker)
+
     def compute(self, number: int) -> None:
         worker = self.workers[number]
         assert worker.whole and not worker.part, "nobody computes with a state that is none"
@@ -230,6 +250,11 @@ class RunWorld(World):
     def tell(self, number: int) -> None:
         worker = self.workers[number]
         message = worker.incoming[0]
+        if worker.done and not isinstance(message, msg.WriteState):
+            worker.incoming.popleft()
+            if isinstance(message, msg.Finish):
+                self.die(worker)
+            return
         if isinstance(message, msg.Go):
             worker.joined = worker.joined and worker.whole and self.sound[worker.generation]
         if not isinstance(message, msg.CommitStep | msg.Compute | msg.WriteState | msg.TakeState | msg.MeasureResult):
@@ -286,9 +311,7 @@ class RunWorld(World):
                 worker.whole, worker.holds, worker.phase, worker.contributed = True, True, StepPhase.COMPUTE, False
                 worker.outgoing.append(msg.StateTaken(generation=generation, step=taken))
                 if taken >= self.steps:
-                    worker.done = True
-                    worker.outgoing.append(msg.Done(step=taken))
-                    self.die(worker)
+                    self.through(worker)
             case msg.MeasureResult():
                 squares = tuple((layer, 1.0) for layer in order.lowest)
                 worker.outgoing.append(msg.ResultMeasured(generation=generation, step=step, squares=squares))

@@ -120,3 +120,25 @@ def check(world: RunWorld) -> None:
     else:
         reasons = ("No further worker is on its way", "no other site has the state", "no worker with state is left")
         assert any(reason in text for reason in reasons), text
+
+
+def test_a_group_whose_training_is_complete_copies_its_state_once_more_for_its_daemon() -> None:
+    """Its last checkpoint. Where a worker is killed meanwhile there is none, and the group ends all the same."""
+    kept = 0
+    for seed in range(100):
+        world = RunWorld(
+            seed,
+            workers=2 + seed % 4,
+            spares=seed % 3,
+            restarts=0,
+            faults=0,
+            steps=3,
+            every=seed % 3,
+            outages=0,
+            others=seed % 2 == 0,
+            clipped=False,
+        )
+        world.run()
+        check(world)
+        kept += world.kept_last
+    assert kept > 15, kept
