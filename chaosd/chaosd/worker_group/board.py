@@ -189,9 +189,11 @@ def boards() -> Iterator[GroupView]:
 def groups() -> Iterator[tuple[Path, GroupView]]:
     """The same, each with its folder."""
     found = []
-    if folder_problem():
+    try:
+        place = Path(tempfile.gettempdir())
+    except FileNotFoundError:
         return
-    for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{BOARD_NAME}"):
+    for path in place.glob(f"{FOLDER_PREFIX}*/{BOARD_NAME}"):
         with suppress(OSError, msgspec.DecodeError):
             owners = {path.lstat().st_uid, path.parent.lstat().st_uid}
             if owners != {os.getuid()} or path.lstat().st_size > BOARD_BYTES_MAX:

@@ -146,6 +146,14 @@ def test_a_controller_that_is_gone_is_not_shown(folder: Path) -> None:
     assert found.exit_code == EXIT_FAILED and "no `chaosd run`" in found.output
 
 
+def test_a_board_is_found_whatever_the_length_of_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / ("long" * 30)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(place))
+    (place / f"{FOLDER_PREFIX}abc").mkdir(parents=True)
+    written(place / f"{FOLDER_PREFIX}abc")
+    assert CliRunner().invoke(app, ["workers"]).exit_code == 0
+
+
 def test_a_file_that_is_no_board_is_passed_over(folder: Path) -> None:
     (folder / BOARD_NAME).write_text("{", encoding="utf-8")
     assert CliRunner().invoke(app, ["workers"]).exit_code == EXIT_FAILED
