@@ -217,7 +217,8 @@ class LeaveOracle:
     def _has_kept_its_state(self, node: Node, machine: SiteMachine) -> None:
         """What its worker has at the end lies on its disk, where it keeps checkpoints and the worker speaks."""
         session = machine.participation.session
-        if node.world.settings.keep.checkpoint == "off" or node.hang.lasts or not session.present or not session.round:
+        speaks = session.present and node.odd.answers and not node.hang.lasts
+        if node.world.settings.keep.checkpoint == "off" or not speaks or not session.round:
             return
         if machine.participation.state.last.void:
             return
