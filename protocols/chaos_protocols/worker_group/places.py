@@ -102,8 +102,8 @@ class Places:
     def look(self) -> None:
         """Another plan from the next step boundary on, if one is here that this one could do with, or is to go; it is
         worked out before anybody stops for it."""
-        if self._group.phase is not GroupPhase.TRAINING:
-            return
+        if self._group.phase is not GroupPhase.TRAINING or self._crew.done:
+            return  # or the last step is done
         if self._is_due:
             self._looking = ""  # that plan is made by what was measured, too
             self._group.do(ev.PreparePlan(idle=self.free, drained=self.without))

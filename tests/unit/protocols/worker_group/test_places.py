@@ -170,6 +170,19 @@ def test_orders_that_make_no_sense_are_refused_with_what_there_is() -> None:
     assert not last.done and "the only one that may have layers" in last.reason
 
 
+def test_when_the_last_step_is_done_nothing_is_worked_out_any_more() -> None:
+    bench = GroupBench()
+    bench.train()
+    order(bench, 3)
+    bench.taken(ev.PreparePlan)
+    step(bench, 0, 1, 2, 3)
+    bench.say(3, msg.Done(step=1))
+    bench.lose(3)
+    bench.feed(ev.NoPlanPrepared(idle=NOBODY, drained=frozenset({2}), reason="too little memory"))
+    bench.feed(ev.ReplanOrdered())
+    assert bench.taken(ev.PreparePlan) == []
+
+
 def test_a_loss_before_the_plan_is_worked_out_is_answered_with_all_that_are_here() -> None:
     """Whether the others can do without it as well is asked again then, while all train."""
     bench = GroupBench()
