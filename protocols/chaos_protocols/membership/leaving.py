@@ -66,7 +66,9 @@ class Leaving:
         self._released_s: float | None = None
         """Since when it may go, as soon as its worker has the last round."""
         self._going = ""
-        """It goes, and why, as soon as its last checkpoint is written; empty: it does not yet."""
+        """It was let go, and goes as soon as its last checkpoint is written: the reason; empty: it was not yet."""
+        self._was_alone = False
+        """When it was let go."""
         self._unknown_since_s: float | None = None
         """Since when neighbours with a newer roster say that it is out."""
         self._confirmable_s = outbox.now_s
@@ -122,27 +124,38 @@ class Leaving:
     def finish_if_done(self) -> None:
         """Go, when everybody has our last round and our worker has applied it."""
         outbox, rounds, answer = self._outbox, self._rounds, self.answer
+        if self._membership.ended or answer is None or not answer.finished:
+            return
         if self._going:
-            self._go(self._going)
-        if self._membership.ended or self._going or answer is None or not answer.finished:
+            self._go_on()
             return
         if self._released_s is None:
             self._released_s = outbox.now_s
         if outbox.now_s >= self._released_s + outbox.settings.negotiation_timeout_s:
-            self._go("left the run; its last round was resolved without it")
+            self._let_go("left the run; its last round was resolved without it")
             return
         behind = rounds.worker_round is not None and not rounds.caught_up
         lacks_last = rounds.completed_round < answer.last_round or behind
         if self._session.present and lacks_last and self._membership.takes_part:
             return
-        self._go("left the run")
+        self._let_go("left the run")
+
+    def _let_go(self, reason: str) -> None:
+        self._going, self._was_alone = reason, self.is_alone
+        self._go(reason)
 
     def _go(self, reason: str) -> None:
-        """Nobody waits for this site any more: go, when what its worker has is on the disk. That nobody does is for
-        good: whoever is left may end meanwhile."""
-        self._going = self._going or reason
-        if not self._membership.ended and self._last.is_over():
-            self.stop(self._going, graceful=True)
+        """Nobody waits for this site any more: go, when what its worker has is on the disk."""
+        if self._last.is_over():
+            self.stop(reason, graceful=True)
+
+    def _go_on(self) -> None:
+        """It was let go before. That is for good, whatever those that are left do meanwhile, unless it was alone then,
+        and has let somebody in: then it asks anew."""
+        if self._was_alone and not self.is_alone:
+            self._going, self.answer = "", None
+        else:
+            self._go(self._going)
 
     def stop(self, reason: str, *, graceful: bool, cause: Cause | None = None) -> None:
         """The end of this daemon: the worker is dismissed, the neighbours are told."""

@@ -134,7 +134,7 @@ def test_a_leaver_that_reaches_nobody_goes_by_itself() -> None:
         bench.handle(events.DialFailed(site=site, reason="refused"))
     bench.wait(SETTINGS.negotiation_timeout_s + 1.0)
     keep_last_checkpoint(bench, 1)
-    out = bench.taken()
+    out = bench.wait(SETTINGS.beat_s)
     assert "no site in reach could confirm it" in of(out, StopDaemon)[0].reason
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.protocols.follower import Follower, of, to_worker
-from tests.unit.protocols.one_site import A
+from tests.unit.protocols.follower import Follower, keep_last_checkpoint, of, to_worker
+from tests.unit.protocols.one_site import MODEL, A, Bench, D, leader_of, roster_of
 from tests.unit.protocols.state.test_local_checkpoint import keeper
 
 from chaos_protocols import events
@@ -30,7 +30,7 @@ def released(**settings: Any) -> tuple[Follower, list[Any]]:
     return bench, bench.hear(A, answer)
 
 
-def ended(bench: Follower) -> bool:
+def ended(bench: Bench) -> bool:
     return bench.machine.membership.ended
 
 
@@ -138,10 +138,22 @@ def test_who_was_let_go_goes_whatever_the_others_do_meanwhile() -> None:
     bench.handle(events.WorkerSnapshotTaken(round=1))
     (write,) = of(bench.handle(events.MemoryCheckpointSaved(round=1, reason="")), WriteCheckpoint)
     bench.hear(A, LeaveAnswer(incarnation=bench.machine.incarnation, last_round=2, finished=True))
-    bench.hear(A, LeaveAnswer(incarnation=bench.machine.incarnation, last_round=2, finished=False))
     assert not ended(bench)
     bench.handle(events.CheckpointWritten(checkpoint=write.checkpoint, size_bytes=1, took_s=0.1))
     assert ended(bench)
+
+
+def test_who_was_alone_and_has_let_somebody_in_meanwhile_asks_anew() -> None:
+    """It ended in a run that had a member more by then (seed 9044928 of the simulator, 2 sites)."""
+    for comes in (False, True):
+        bench = leader_of()
+        bench.handle(events.WorkerReady(model=MODEL, round=5))
+        bench.handle(events.LeaveRequested(request="r", reason="its user"))
+        assert bench.machine.participation.state.last.takes(5)
+        if comes:
+            bench.machine.replica.roster = roster_of(A, D)
+        keep_last_checkpoint(bench, 5)
+        assert ended(bench) is not comes
 
 
 def test_a_second_interrupt_waits_for_no_file() -> None:
