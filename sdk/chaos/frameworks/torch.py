@@ -43,7 +43,7 @@ from chaos.frameworks.torch_state import (
     scheduler_items,
     tensor_bytes,
 )
-from chaos.frameworks.torch_watch import OutsideWatch, Place
+from chaos.frameworks.torch_watch import OutsideWatch
 from chaos_protocols.wire.state_spec import Item, fact
 
 VIEWS_KEPT_MAX = 8
@@ -84,7 +84,6 @@ class TorchFramework:
         self._set_to_none, self._compare_frozen = set_to_none, compare_frozen
         self._on_average, self._on_update = on_average, on_update
         self._parameters: dict[str, torch.Tensor] = {}
-        self._places: list[Place] = []
         self._buffers: list[ModelBuffer] = []
         names: dict[int, str] = {}
         for name, model in sorted(models.items()):
@@ -106,7 +105,7 @@ class TorchFramework:
         self.items: Sequence[StateItem] = [*self._model_items(), *self._kept_items(), *self._facts]
         self._runs: list[_Run] = []
         self._coming: GradientsAsTheyCome | None = None
-        self._watch = OutsideWatch(self._parameters, self._places, self._optimizers, self._schedulers, trained)
+        self._watch = OutsideWatch(self._parameters, models.values(), self._optimizers, self._schedulers, trained)
 
     @property
     def optimizers(self) -> Sequence[str]:
@@ -299,7 +298,6 @@ class TorchFramework:
             if id(found.tensor) not in names:
                 names[id(found.tensor)] = found.name
                 self._parameters[found.name] = found.tensor
-                self._places.append((found.module._parameters, found.key))
         seen = {id(buffer.live) for buffer in self._buffers}
         for found in buffers_of(prefix, model):
             if id(found.tensor) in seen:

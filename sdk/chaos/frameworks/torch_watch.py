@@ -3,7 +3,7 @@
 Between two rounds a script only computes gradients. What it must leave alone, and how it is seen: an optimizer's
 `step()` (a hook that torch calls after every step of any optimizer), the options of the registered optimizers and the
 position of the registered schedulers (compared with what the last round left), the registered parameters themselves
-(the version counter that torch keeps for every tensor, and whether the module still holds the same one). What a
+(the version counter that torch keeps for every tensor, and whether the model still holds the same one). What a
 version counter does not count, such as writing through `.data`, is left to the digests that sites compare.
 
 A step or an option is certain to differ from site to site, at the latest at one that joins: that is an error. Changed
@@ -13,7 +13,7 @@ values may have been put back (an EMA that was swapped in for an evaluation): th
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,8 +22,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from chaos.errors import ChangedOutside
 
-Place = tuple[dict[str, Any], str]
-"""Where a module keeps a parameter, and under which key."""
+Place = tuple[dict[str, Any], str, object]
+"""Where a module keeps a parameter or a layer, under which key, and what is there."""
 
 UNWATCHED_OPTIONS = frozenset({"params", "param_names"})
 
@@ -34,19 +34,20 @@ class OutsideWatch:
     def __init__(
         self,
         parameters: Mapping[str, torch.Tensor],
-        places: Sequence[Place],
+        models: Iterable[torch.nn.Module],
         optimizers: Mapping[str, torch.optim.Optimizer],
         schedulers: Mapping[str, Any],
         trained: Mapping[str, str],
     ) -> None:
-        """`places`: of the parameters, in their order; those that belong to no module come last and have none.
-        `trained`: names of those that are trained, and which optimizer does."""
+        """`parameters`: of the models and of the optimizers. `trained`: names of those that are trained, and which
+        optimizer does."""
         self._names = list(parameters)
         self._parameters = list(parameters.values())
-        self._places = list(places)
+        self._models = list(models)
         self._optimizers = dict(optimizers)
         self._schedulers = dict(schedulers)
         self._ids = frozenset(map(id, self._parameters))
+        self._places, self._used = _places(self._models), self._in_models()
         self._trained = [trained.get(name, "") for name in self._names]
         self._wanted = [parameter.requires_grad for parameter in self._parameters]
         self._sizes = self._group_sizes()
@@ -182,17 +183,36 @@ class OutsideWatch:
                 )
 
     def _check_places(self) -> None:
-        for name, parameter, (keeper, key) in zip(self._names, self._parameters, self._places, strict=False):
-            if keeper.get(key) is not parameter:
+        """A layer in another place, or in another wrapper, is no harm as long as the model has its parameters."""
+        if all(keeper.get(key) is held for keeper, key, held in self._places):
+            return
+        gone = self._used - self._in_models()
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            if id(parameter) in gone:
                 raise ChangedOutside(
                     f"the parameter {name!r} of the model is not the one that was registered any more, so rounds would "
                     "train what the model does not use: replace layers, and move the model, before register()"
                 )
+        self._places = _places(self._models)
+
+    def _in_models(self) -> frozenset[int]:
+        """Which of the parameters the models have now."""
+        return self._ids & {id(parameter) for model in self._models for parameter in model.parameters()}
 
     def _groups(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for name, optimizer in self._optimizers.items():
             for index, group in enumerate(optimizer.param_groups):
                 yield f"{name}.group{index}", group
+
+
+def _places(models: Iterable[torch.nn.Module]) -> list[Place]:
+    return [
+        (keeper, key, held)
+        for model in models
+        for module in model.modules()
+        for keeper in (module._parameters, module._modules)
+        for key, held in keeper.items()
+    ]
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,8 @@ def join(
     elif scheduler is not None:
         raise ValueError("the scheduler was not prepared: give it to accelerator.prepare(...) with the optimizer")
     check_prepared(optimizer)
+    if scheduler is None:
+        _check_no_schedule(accelerator, optimizer)
     coordinator = Coordinator(socket=socket, standalone=standalone)
 
     def step() -> None:
@@ -90,3 +92,14 @@ def join(
         **agreed_of(accelerator.unwrap_model(model), frozen, settings),
     )
     return coordinator
+
+
+def _check_no_schedule(accelerator: Any, optimizer: Any) -> None:
+    """Raises ValueError for one that was prepared, and forgotten: its `step()` does nothing, since the run steps it."""
+    for prepared in getattr(accelerator, "_schedulers", ()):
+        if prepared.step_with_optimizer and any(one is optimizer for one in prepared.optimizers):
+            name = type(prepared.scheduler).__name__
+            raise ValueError(
+                f"a {name} was prepared for this optimizer: give it to join(accelerator, model, optimizer, scheduler), "
+                "since the run steps the schedule; without that the learning rate would stay as it is"
+            )

@@ -50,10 +50,15 @@ def average_through(optimizer: Any, step: Callable[[], None]) -> None:
 
 def check_prepared(optimizer: Any) -> None:
     """Raises ValueError for an optimizer that Accelerate has not prepared, or that was joined already."""
+    if type(optimizer) is AveragingOptimizer:
+        raise ValueError(
+            "the steps of this optimizer are those of a run already: one join, or one callback, is enough; for another "
+            "training make model and optimizer anew, and prepare them"
+        )
     if type(optimizer) is not AcceleratedOptimizer:
         raise ValueError(
             f"the optimizer is a {type(optimizer).__name__}; join the run with what accelerator.prepare(model, "
-            "optimizer) gave, once (DeepSpeed, FSDP and Megatron split a model over processes, which a site does "
+            "optimizer) gave (DeepSpeed, FSDP and Megatron split a model over processes, which a site does "
             "not do here)"
         )
 

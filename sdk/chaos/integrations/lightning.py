@@ -17,6 +17,7 @@ from chaos.frameworks import UpdateHook
 from chaos.integrations.clipping import clip_average, clip_average_values, trained_of
 from chaos.integrations.figures import figures_of
 from chaos.integrations.missing import MissingLibrary
+from chaos.integrations.once import check_unused
 from chaos.integrations.peft import agreed_of, has_adapters
 from chaos.sync import EveryStep, SyncMode
 
@@ -77,6 +78,7 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
         self._undo: list[Callable[[], None]] = []
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
+        check_unused(self, self.coordinator)
         _check(trainer, module)
         (optimizer,) = trainer.optimizers
         configs = list(trainer.lr_scheduler_configs)
@@ -115,9 +117,9 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
         self._end()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """A script that fails drops out, as if it had been killed."""
+        """A script that fails drops out, as if it had been killed; one that ends (`sys.exit(0)`) leaves."""
         self._put_back()
-        self.coordinator.close(graceful=False)
+        self.coordinator.__exit__(type(exception), exception, exception.__traceback__)
 
     # ---- within
 
@@ -169,6 +171,9 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
 
 
 def _check(trainer: Any, module: Any) -> None:
+    count = sum(isinstance(one, ChaosLightningCallback) for one in trainer.callbacks)
+    if count > 1:
+        raise ValueError(f"the Trainer has {count} ChaosLightningCallbacks: one makes it a site, leave the others out")
     if trainer.max_steps <= 0:
         raise ValueError(
             "the run ends after a number of steps that is the same at all sites: Trainer(max_steps=...), since "

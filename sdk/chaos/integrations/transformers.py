@@ -14,15 +14,22 @@ from chaos.coordinator import Coordinator
 from chaos.integrations.clipping import clip_average
 from chaos.integrations.figures import figures_of
 from chaos.integrations.missing import MissingLibrary
+from chaos.integrations.once import check_unused
 from chaos.integrations.peft import agreed_of
 from chaos.sync import EveryStep, SyncMode
 
 try:
-    from transformers import TrainerCallback
+    from transformers import Trainer, TrainerCallback
 
     from chaos.integrations.accelerated import as_before, average_through
 except ImportError as error:
     raise MissingLibrary.of("transformers", "'transformers>=5' accelerate", error) from error
+
+
+_FINALIZE: Any = getattr(Trainer, "_finalize_training", None)
+MEAN_SINCE_ITS_BEGIN = _FINALIZE is not None and "_initial_global_step" in _FINALIZE.__code__.co_names
+"""Over which steps this release of the Trainer takes the mean loss of a training that goes on from a checkpoint: those
+since then; else all of the run."""
 
 
 class ChaosCallback(TrainerCallback):  # type: ignore[misc]
@@ -54,9 +61,10 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
         self._scheduler: Any = None
         self._max_grad_norm: float | None = None
         self._max_steps = 0
-        self._logged_at = self._made = self._made_in_all = 0
+        self._logged_at = self._began_at = self._made = self._made_in_all = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **there: Any) -> None:
+        check_unused(self, self.coordinator)
         model, optimizer, scheduler = there["model"], there["optimizer"], there["lr_scheduler"]
         _check(args, scheduler)
         every_step = isinstance(self._sync, EveryStep)
@@ -71,6 +79,7 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
         if every_step and args.max_grad_norm:
             clip = clip_average(list(model.parameters()), args.max_grad_norm)
             self._max_grad_norm, args.max_grad_norm = args.max_grad_norm, 0.0
+        self._began_at = state.global_step if MEAN_SINCE_ITS_BEGIN else 0
         self._logged_at = state.global_step
         self.coordinator.register(
             model=model,
@@ -109,7 +118,7 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
             state.log_history[-1]["loss"] = logs["loss"]
             self._logged_at, self._made = state.global_step, 0
         if "train_loss" in logs and self._made_in_all:
-            logs["train_loss"] *= max(state.global_step, 0.001) / self._made_in_all
+            logs["train_loss"] *= max(state.global_step - self._began_at, 0.001) / self._made_in_all
             state.log_history[-1]["train_loss"] = logs["train_loss"]
         self.coordinator.log(**figures_of(logs))
 

@@ -77,8 +77,12 @@ def weight_decay(made: Training) -> None:
     made.optimizer.param_groups[0]["weight_decay"] = 0.5
 
 
-def another_layer(made: Training) -> None:
+def another_weight(made: Training) -> None:
     made.model[0].weight = nn.Parameter(made.model[0].weight.detach().clone())
+
+
+def another_layer(made: Training) -> None:
+    made.model[0] = nn.Linear(3, 2)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +92,7 @@ def another_layer(made: Training) -> None:
         (foreign_step, r"not registered \(Adam\).*register the one that you use"),
         (foreign_scheduler, r"'lr' of optimizer\.group0 .*\(0\.1 to 0\.05\).*register the scheduler"),
         (weight_decay, r"'weight_decay' of optimizer\.group0 .*on_update="),
+        (another_weight, r"'model\.0\.weight' of the model is not the one.*before register\(\)"),
         (another_layer, r"'model\.0\.weight' of the model is not the one.*before register\(\)"),
     ],
 )
@@ -98,6 +103,15 @@ def test_what_is_certain_to_differ_is_an_error_that_says_what_to_write(
     with pytest.raises(ChangedOutside, match=told):
         training.coordinator.step()
     assert training.coordinator.round == 1
+
+
+def test_a_layer_that_is_wrapped_or_moved_is_still_the_registered_one(training: Training) -> None:
+    training.model[0] = nn.Sequential(training.model[0])
+    assert training.coordinator.step()
+    training.backward()
+    training.model[0] = nn.Linear(3, 2)
+    with pytest.raises(ChangedOutside, match=r"'model\.0\.weight'"):
+        training.coordinator.step()
 
 
 def test_a_registered_scheduler_is_not_stepped_by_the_loop() -> None:

@@ -203,6 +203,38 @@ def test_a_trainer_that_counts_its_own_data_or_follows_its_own_metric_is_refused
         trained(tmp_path, None, Watched(), model=model, optimizers=own)
 
 
+def test_a_trainer_that_goes_on_from_a_checkpoint_logs_the_mean_of_its_own_steps(tmp_path: Path) -> None:
+    trained(tmp_path, None, Watched())
+    callback = ChaosCallback(standalone=True)
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=15, per_device_train_batch_size=4, logging_steps=5, report_to=[], use_cpu=True
+    )
+    trainer = Trainer(model=tiny(), args=arguments, train_dataset=rows(24), callbacks=[callback])
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
+    callback.coordinator.close()
+    assert trainer.state.global_step == 15 and callback.steps == 15
+    (loss,) = (line["loss"] for line in trainer.state.log_history if line["step"] == 15 and "loss" in line)
+    assert trainer.state.log_history[-1]["train_loss"] == pytest.approx(loss, rel=0.01)
+
+
+def test_a_callback_serves_one_training_and_a_training_has_one(tmp_path: Path) -> None:
+    trainer, _ = trained(tmp_path, None, Watched(), max_steps=2)
+    with pytest.raises(ValueError, match=r"ChaosCallback has been in a training already.*new ChaosCallback\(\)"):
+        trainer.train()
+    ours = [ChaosCallback(standalone=True), ChaosCallback(standalone=True)]
+    arguments = TrainingArguments(str(tmp_path), max_steps=2, report_to=[], use_cpu=True)
+    with pytest.raises(ValueError, match="those of a run already: one join, or one callback"):
+        Trainer(model=tiny(), args=arguments, train_dataset=rows(24), callbacks=ours).train()
+    two, again = [LightningChaos(standalone=True), LightningChaos(standalone=True)], LightningChaos(standalone=True)
+    with pytest.raises(ValueError, match="2 ChaosLightningCallbacks"):
+        fitted(Module(), two)
+    fitted(Module(), [again], max_steps=1)
+    with pytest.raises(ValueError, match="new ChaosLightningCallback"):
+        fitted(Module(), [again])
+    for one in (*ours, *two, again):
+        one.coordinator.close()
+
+
 def test_a_loop_of_accelerate_accumulates_clips_the_average_and_leaves_the_schedule_to_the_run() -> None:
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -237,6 +269,10 @@ def test_accelerate_says_what_was_not_prepared() -> None:
         join(accelerator, model, accelerator.prepare(optimizer), scheduler, standalone=True)
     with pytest.raises(ValueError, match=r"a SGD; join the run with what accelerator\.prepare"):
         join(accelerator, model, optimizer, standalone=True)
+    accelerator = Accelerator(cpu=True)
+    model, prepared, _ = accelerator.prepare(model, optimizer, scheduler)
+    with pytest.raises(ValueError, match="a ConstantLR was prepared for this optimizer: give it to join"):
+        join(accelerator, model, prepared, standalone=True)
     with pytest.raises(ValueError, match="clip_grad_norm_ in the loop"):
         join(accelerator, model, optimizer, sync=DiLoCo(every=2), max_grad_norm=1.0, standalone=True)
 
