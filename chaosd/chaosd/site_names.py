@@ -2,7 +2,8 @@
 
 The machines tell of a site by its id or the beginning of it, which is the same at all sites. Where a daemon hands such
 a sentence to people it puts the name there: its operator's own name for the site (`chaosd peer add NAME=...`), else the
-site's. A name that two sites have is none; an id in a command, or in brackets behind a name, stays an id.
+site's. A name that two sites have is none, and so has a beginning that two ids have: keys can be tried until one begins
+like a member's. An id in a command, or in brackets behind a name, stays an id.
 """
 
 from __future__ import annotations
@@ -65,4 +66,8 @@ class SiteNames:
         gone = {site: name for site, name in self._left.items() if site not in here and name not in taken}
         often += Counter(gone.values())
         named = {site: name for site, name in (gone | here).items() if often[name] == 1}
-        return {short(site): name for site, name in named.items()} | {str(site): name for site, name in named.items()}
+        machine = self._machine
+        met = {*gone, *here, *(one.site for one in roster.sites), *machine.network.refusals.sites}
+        alike = Counter(map(short, met | set(machine.links.up_sites())))
+        shortly = {short(site): name for site, name in named.items() if alike[short(site)] == 1}
+        return shortly | {str(site): name for site, name in named.items()}

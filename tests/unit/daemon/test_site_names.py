@@ -19,7 +19,9 @@ GONE = {"77777777" * 4: "Basel", "88888888" * 4: "Twin", ZURICH: "Zurich"}
 
 def machine(sites: dict[Any, str], departed: dict[Any, str]) -> Any:
     rows = [[SimpleNamespace(site=site, name=name) for site, name in one.items()] for one in (sites, departed)]
-    return SimpleNamespace(roster=SimpleNamespace(sites=tuple(rows[0]), departed=tuple(rows[1])))
+    nobody = SimpleNamespace(refusals=SimpleNamespace(sites={}))
+    roster = SimpleNamespace(sites=tuple(rows[0]), departed=tuple(rows[1]))
+    return SimpleNamespace(roster=roster, network=nobody, links=SimpleNamespace(up_sites=set))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,17 @@ def test_a_site_that_has_left_keeps_its_name() -> None:
     assert names.in_text("8d074be9") == "Zurich"
     one.roster = machine({}, {}).roster
     assert names.in_text("8d074be9 left") == "Zurich left"
+
+
+@pytest.mark.parametrize("how", ["it knocks", "it has a link", "it is named, too"])
+def test_a_stranger_whose_id_begins_like_a_members_has_not_its_name(how: str) -> None:
+    one, like = machine(SITES, {}), SiteId("8d074be9" + "5" * 24)
+    names = SiteNames(one, lambda: {like: "Copy"} if how == "it is named, too" else {})
+    if how == "it knocks":
+        one.network.refusals.sites[like] = "untrusted"
+    elif how == "it has a link":
+        one.links.up_sites = lambda: {like}
+    assert names.in_text(f"8d074be9 is not {ZURICH}") == "8d074be9 is not Zurich"
 
 
 def test_a_script_hears_names_within_the_length_of_a_message() -> None:

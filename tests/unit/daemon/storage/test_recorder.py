@@ -28,6 +28,8 @@ MACHINE: Any = SimpleNamespace(
         departed=tuple(SimpleNamespace(site=site, name=name) for site, name in GONE),
     ),
     rounds=SimpleNamespace(completed_round=6),
+    network=SimpleNamespace(refusals=SimpleNamespace(sites={})),
+    links=SimpleNamespace(up_sites=set),
 )
 
 
