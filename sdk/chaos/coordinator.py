@@ -244,7 +244,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         if self.left:
             return None
         assert self._framework is not None
-        self._say(self._framework.changed_outside(self.round, optimizers))
+        self._say(self._framework.changed_outside(self.round, () if skip or idle else optimizers))
         part = Part(
             samples=1.0 if samples is None else float(samples),
             optimizers=None if optimizers is None else tuple(optimizers),

@@ -68,6 +68,8 @@ class Entering(ParallelSite, ABC):
             )
         if self._replicated is None:
             mode = sync or EveryStep()
+            if isinstance(mode, type):
+                raise ValueError(f"sync={mode.__name__} is a class; give one that is made: sync={mode.__name__}(...)")
             check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
             session = mode.start(framework) if sampler is None else mode.start(framework, sampler)
             encoded(session.contribution, self._encoding)  # refused without a daemon, too

@@ -67,6 +67,7 @@ def framework_of(
         raise ValueError(
             f"torch cannot be imported ({error}); install chaos-train[torch], or register numpy arrays"
         ) from error
+    _check_kinds(_named(model, "model"), _named(optimizer, "optimizer"))
     with held_back():
         return TorchFramework(
             _named(model, "model"),
@@ -78,6 +79,17 @@ def framework_of(
             facts=facts,
             compare_frozen=frozen == "compare",
         )
+
+
+def _check_kinds(models: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
+    """Raises ValueError where one was given in the other's place, or something else."""
+    import torch
+
+    for things, kind in ((models, torch.nn.Module), (optimizers, torch.optim.Optimizer)):
+        for name, thing in things.items():
+            if not isinstance(thing, kind):
+                wanted = "torch.nn.Module" if kind is torch.nn.Module else "torch.optim.Optimizer"
+                raise ValueError(f"register(model=..., optimizer=...): {name} is a {type(thing).__name__}, no {wanted}")
 
 
 def _facts(rounds_per_epoch: int | None, frozen: str, alike: Mapping[str, Setting]) -> list[str]:

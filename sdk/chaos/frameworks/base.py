@@ -255,8 +255,8 @@ class Framework(Protocol):
 
     def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         """A warning if something of the state of the end of `round` seems to have been changed by the script; empty:
-        nothing was seen. `optimizers`: those that the step is for, as the user calls them; None: all. Raises
-        ChangedOutside where it is certain."""
+        nothing was seen. `optimizers`: those that the step is for, as the user calls them; None: all; none of them:
+        the step is skipped. Raises ChangedOutside where it is certain."""
         ...
 
     def release(self) -> None:

@@ -248,7 +248,7 @@ class TorchFramework:
         self._watch.settle()
 
     def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
-        return self._watch.look(round, None if optimizers is None else by_name(self.optimizers, optimizers))
+        return self._watch.look(round, optimizers and by_name(self.optimizers, optimizers))
 
     def release(self) -> None:
         self._runs = []

@@ -51,7 +51,7 @@ class OutsideWatch:
         self._trained = [trained.get(name, "") for name in self._names]
         self._wanted = [parameter.requires_grad for parameter in self._parameters]
         self._sizes = self._group_sizes()
-        self._inside = self._closed = False
+        self._inside = self._closed = self._told_of_zeros = False
         self._stepped: list[torch.optim.Optimizer] = []
         self._versions: list[int] = []
         self._options: list[dict[str, Any]] = []
@@ -92,13 +92,33 @@ class OutsideWatch:
 
     def look(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         """A warning about what may differ now from the state of the end of `round`; empty: nothing was seen. It is
-        given once for each change. `optimizers`: those that this step is for; None: all. Raises ChangedOutside for what
+        given once for each change. `optimizers`: those that this step is for; None: all; none of them: it is skipped.
+        Raises ChangedOutside for what
         is certain to differ, with what to write instead."""
         self._check_steps(round)
         self._check_trained(round, optimizers)
         self._check_schedulers(round)
         self._check_options(round)
         self._check_places()
+        return " ".join(filter(None, (self._without_gradients(round, optimizers), self._changed(round))))
+
+    def _without_gradients(self, round: int, optimizers: Sequence[str] | None) -> str:
+        """A step before any backward pass, or after `zero_grad()`: told once, since its zeros count as any gradient."""
+        if self._told_of_zeros:
+            return ""
+        for parameter, optimizer in zip(self._parameters, self._trained, strict=True):
+            if parameter.grad is not None and optimizer and (optimizers is None or optimizer in optimizers):
+                return ""
+        self._told_of_zeros = optimizers is None or len(optimizers) > 0
+        if not self._told_of_zeros:
+            return ""
+        return (
+            f"no parameter had a gradient at the step after round {round}, so this site gave zeros, which count in the "
+            "average: coordinator.step() follows backward(), and clears the gradients itself (no zero_grad() between "
+            "the two); a site that has nothing to give says step(skip=True)."
+        )
+
+    def _changed(self, round: int) -> str:
         versions = [parameter._version for parameter in self._parameters]
         if versions == self._versions:
             return ""

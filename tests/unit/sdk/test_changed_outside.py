@@ -12,7 +12,7 @@ from tests.unit.sdk.fake_daemon import FakeDaemon
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks
 
-from chaos import ChangedOutside, Coordinator, Update
+from chaos import ChangedOutside, Coordinator, EveryStep, Update
 from chaos_protocols.wire.worker import (
     Dismissed,
     RoundContributed,
@@ -134,6 +134,34 @@ def test_weights_changed_by_hand_are_named_once_and_training_goes_on(
     training.backward()
     assert training.coordinator.step()
     assert "changed" not in capfd.readouterr().err
+
+
+def test_a_step_that_no_backward_pass_precedes_is_told_once(
+    training: Training, capfd: pytest.CaptureFixture[str]
+) -> None:
+    training.coordinator.step()
+    training.coordinator.step(skip=True)
+    assert capfd.readouterr().err == "", "who skips has nothing to give, and says so"
+    training.backward()
+    training.optimizer.zero_grad()
+    training.coordinator.step()
+    told = capfd.readouterr().err
+    assert "no parameter had a gradient at the step after round 2" in told and "zero_grad()" in told
+    training.coordinator.step()
+    assert capfd.readouterr().err == ""
+
+
+def test_what_is_no_model_optimizer_or_mode_is_named() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    coordinator = Coordinator(standalone=True, handle_signals=False)
+    with pytest.raises(ValueError, match=r"model is a SGD, no torch\.nn\.Module"):
+        coordinator.register(optimizer, model)
+    with pytest.raises(ValueError, match=r"optimizer is a generator, no torch\.optim\.Optimizer"):
+        coordinator.register(model, model.parameters())
+    with pytest.raises(ValueError, match=r"sync=EveryStep is a class.*EveryStep\(\.\.\.\)"):
+        coordinator.register(model, optimizer, sync=EveryStep)  # type: ignore[arg-type]
+    coordinator.close()
 
 
 def test_the_optimizer_of_another_model_is_nobodys_affair(training: Training) -> None:
