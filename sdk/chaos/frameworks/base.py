@@ -267,7 +267,7 @@ class Framework(Protocol):
 def changed_since(framework: Framework | None, round: int) -> str:
     """Why the script's state is not that of the end of `round` any more, as far as can be seen; empty: it is."""
     try:
-        return "" if framework is None else framework.changed_outside(round)
+        return "" if framework is None else framework.changed_outside(round, ())
     except ChangedOutside as error:
         return str(error)
 
