@@ -67,8 +67,8 @@ class Leaving:
         """Since when it may go, as soon as its worker has the last round."""
         self._going = ""
         """It was let go, and goes as soon as its last checkpoint is written: the reason; empty: it was not yet."""
-        self._was_alone = False
-        """When it was let go."""
+        self._free = False
+        """Nobody had to be asked."""
         self._unknown_since_s: float | None = None
         """Since when neighbours with a newer roster say that it is out."""
         self._confirmable_s = outbox.now_s
@@ -89,11 +89,14 @@ class Leaving:
         self._reason = reason
         if self._session.present:
             self._session.tell(LeaveOrdered(reason=reason))
-        # Who asked to join may be admitted by now, and who was in the run before its daemon was started, renewed.
-        known = self._joining.asked or self._replica.roster.record(self._replica.site) is not None
-        if self.is_alone or not (self._membership.takes_part or known):
+        if self._has_nobody_to_ask():
             self._is_free()
         return True
+
+    def _has_nobody_to_ask(self) -> bool:
+        # Who asked to join may be admitted by now, and who was in the run before its daemon was started, renewed.
+        known = self._joining.asked or self._replica.roster.record(self._replica.site) is not None
+        return self.is_alone or not (self._membership.takes_part or known)
 
     def request(self) -> LeaveRequest | None:
         """What it asks for; None: it has its answer."""
@@ -104,7 +107,7 @@ class Leaving:
     def answered(self, answer: LeaveAnswer) -> None:
         """The scheduler's word."""
         if self._membership.leaving and answer.incarnation == self._outbox.facts.incarnation:
-            self.answer = answer
+            self.answer, self._free = answer, False
             self.finish_if_done()
 
     @property
@@ -117,6 +120,7 @@ class Leaving:
 
     def _is_free(self) -> None:
         """Nobody has to be asked."""
+        self._free = True
         self.answer = LeaveAnswer(incarnation=self._outbox.facts.incarnation, last_round=0, finished=True)
 
     # -- going
@@ -141,7 +145,7 @@ class Leaving:
         self._let_go("left the run")
 
     def _let_go(self, reason: str) -> None:
-        self._going, self._was_alone = reason, self.is_alone
+        self._going = reason
         self._go(reason)
 
     def _go(self, reason: str) -> None:
@@ -150,9 +154,9 @@ class Leaving:
             self.stop(reason, graceful=True)
 
     def _go_on(self) -> None:
-        """It was let go before. That is for good, whatever those that are left do meanwhile, unless it was alone then,
-        and has let somebody in: then it asks anew."""
-        if self._was_alone and not self.is_alone:
+        """It was let go before. That is for good, whatever those that are left do meanwhile; unless there was nobody to
+        ask, and is by now: it has let somebody in, or was let in. Then it asks anew."""
+        if self._free and not self._has_nobody_to_ask():
             self._going, self.answer = "", None
         else:
             self._go(self._going)
