@@ -144,8 +144,8 @@ def test_who_was_let_go_goes_whatever_the_others_do_meanwhile() -> None:
 
 
 def test_who_was_alone_and_has_let_somebody_in_meanwhile_asks_anew() -> None:
-    """It ended in a run that had a member more by then (seed 9044928 of the simulator, 2 sites), or had renewed it after
-    its restart (9045225, 5 sites)."""
+    """It ended in a run that had a member more by then (seed 9044928 of the simulator, 2 sites), or had renewed it
+    after a restart (9045225, 5 sites)."""
     for comes in (False, True):
         bench = leader_of()
         bench.handle(events.WorkerReady(model=MODEL, round=5))
