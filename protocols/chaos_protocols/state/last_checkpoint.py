@@ -24,6 +24,9 @@ from chaos_protocols.wire.user_words import RunPaused
 TOLD_EVERY_S = 2.0
 """A script that leaves goes by itself when its daemon has said nothing for 5 s."""
 
+TRIES_MAX = 3
+"""A worker may have a round to apply when it is asked: then the state after that is wanted, too."""
+
 
 class LastCheckpointStep(Enum):
     """How far it is."""
@@ -35,7 +38,7 @@ class LastCheckpointStep(Enum):
 
 
 class LastCheckpoint:
-    """See the module. `step` is the state; it only goes forward."""
+    """See the module. `step` is the state; it begins anew where the worker has done one more round meanwhile."""
 
     def __init__(
         self,
@@ -53,8 +56,11 @@ class LastCheckpoint:
         self._session = session
         self._reached = reached
         self._source, self._memory, self._files = source, memory, files
+        self._tries = TRIES_MAX
+        self._round = 0
+        """Of the state that the worker was asked for."""
         self._asked_s = outbox.now_s
-        """When the worker was asked."""
+        """When it was."""
         self._said_s = float("-inf")
         """When the script was last told."""
         self.void = False
@@ -76,7 +82,7 @@ class LastCheckpoint:
         elif step is LastCheckpointStep.ASKED:
             step = self._answered()
         elif step is LastCheckpointStep.WRITING and not self._files.is_writing:
-            step = LastCheckpointStep.OVER
+            step = self._ended()
         self.step = step
         if step in (LastCheckpointStep.ASKED, LastCheckpointStep.WRITING):
             self._say_so()
@@ -84,15 +90,17 @@ class LastCheckpoint:
 
     def takes(self, round_number: int) -> bool:
         """The copy of that round is the one to be written."""
-        return self.step is LastCheckpointStep.ASKED and round_number == self._session.round
+        return self.step is LastCheckpointStep.ASKED and round_number == self._round
 
     def _begun(self) -> LastCheckpointStep:
         """One that is being made goes first: it may be the one."""
         if self._memory.is_copying or self._files.is_writing:
             return LastCheckpointStep.UNBEGUN
         have = self._unwritten()
-        if have is None:
+        if have is None or not self._tries:
             return LastCheckpointStep.OVER
+        self._tries -= 1
+        self._round = have.round
         self._source.release()  # who gets the state from here loses this source either way
         self._memory.ask_for(have.round, alone=True)
         self._asked_s = self._outbox.now_s
@@ -128,5 +136,10 @@ class LastCheckpoint:
         silent = not self._memory.is_copying and self._outbox.now_s - self._asked_s > patience_s
         if self._memory.idle or silent or not (self._session.present or self._memory.is_copying):
             self._memory.yield_region()
-            return LastCheckpointStep.OVER
+            return self._ended()
         return LastCheckpointStep.ASKED
+
+    def _ended(self) -> LastCheckpointStep:
+        """There is a file, or none. A round that was under way may have been done meanwhile."""
+        newer = self._session.present and self._session.round > self._round
+        return LastCheckpointStep.UNBEGUN if newer else LastCheckpointStep.OVER

@@ -157,6 +157,22 @@ def test_who_was_alone_and_has_let_somebody_in_meanwhile_asks_anew() -> None:
         assert ended(bench) is not comes
 
 
+def test_a_round_that_was_under_way_when_the_worker_was_asked_is_kept_too() -> None:
+    """The copy was that of the round before, and counted for nothing (seed 9053298 of the simulator, 2 sites)."""
+    bench, _ = released()
+    bench.handle(events.WorkerSnapshotTaken(round=1))
+    bench.handle(events.WorkerApplied(round=2))
+    for number in (1, 2):
+        out = bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
+        (write,) = of(out, WriteCheckpoint)
+        assert write.checkpoint.round == number and not ended(bench)
+        bench.handle(events.CheckpointWritten(checkpoint=write.checkpoint, size_bytes=1, took_s=0.1))
+        if number == 1:
+            assert to_worker(bench.alive(0.5), TakeSnapshot)[-1].round == 2
+            bench.handle(events.WorkerSnapshotTaken(round=2))
+    assert ended(bench)
+
+
 def test_a_second_interrupt_waits_for_no_file() -> None:
     bench, _ = released()
     bench.handle(events.ForcedStop(reason="twice"))
