@@ -253,4 +253,16 @@ NEWEST = (
         test="test_removed_and_left:"
         "test_how_far_it_was_is_known_after_a_restart_from_what_the_journal_noted_before_the_entry",
     ),
+    Undone(
+        row=123,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.core:Core.may_campaign",
+                "for _, configuration in self.log.in_force(self.commit_index)",
+                "for configuration in self.log.configurations_since(self.commit_index)",
+            ),
+        ),
+        test="test_sole_voter:"
+        "test_who_has_no_vote_in_the_newest_two_configurations_asks_for_none_whatever_is_known_to_be_committed",
+    ),
 )

@@ -293,10 +293,9 @@ class Core:
     @property
     def may_campaign(self) -> bool:
         """A voter, or one whose removal is not known to be committed: perhaps nobody else has the log to be elected
-        (thesis 4.2.2). After a restart less is known to be committed, so more configurations count."""
-        if self.site in self.voters:
-            return True
-        return any(self.site in earlier.voters for earlier in self.log.configurations_since(self.commit_index))
+        (thesis 4.2.2). Who has no vote in the newest two configurations is removed for certain, whatever is known to be
+        committed; nobody would believe that it leads."""
+        return any(self.site in configuration.voters for _, configuration in self.log.in_force(self.commit_index))
 
     @property
     def in_every_majority(self) -> bool:

@@ -1,8 +1,10 @@
-"""Who alone has a vote needs no other: when it leads all the same only after a while (spec 5.4)."""
+"""Who alone has a vote needs no other: when it leads all the same only after a while (spec 5.4); and who had one before
+asks it for none."""
 
 from __future__ import annotations
 
-from tests.unit.protocols.agreement.raft.cluster import SETTINGS, Cluster
+from tests.unit.protocols.agreement.raft.cluster import SETTINGS, Cluster, configuration
+from tests.unit.protocols.agreement.raft.test_election import resolved
 
 from chaos_protocols.agreement.raft import Role
 
@@ -52,3 +54,17 @@ def test_who_is_not_the_only_voter_does_not_lead_because_it_reaches_the_others()
     cluster, leader = restarted("abc")
     assert cluster[leader].all_reached(now_s=cluster.now_s) == []
     assert cluster[leader].role is Role.FOLLOWER
+
+
+def test_who_has_no_vote_in_the_newest_two_configurations_asks_for_none_whatever_is_known_to_be_committed() -> None:
+    """Two such sites were elected in turn by the sole voter, which believed neither of them (seed 9053595 of the
+    simulator, 5 sites)."""
+    cluster, leader, (other,) = resolved("ab")
+    for learners, may in ((other, True), (other + "c", False)):
+        assert cluster.propose(leader, configuration(leader, learners)) is not None
+        cluster.run(1.0)
+        cluster.crash(other)
+        cluster.start(other)
+        assert cluster[other].commit_index < cluster[other].last_index, "it knows of nothing that is committed"
+        assert cluster[other]._core.may_campaign is may
+        cluster.run(1.0)
