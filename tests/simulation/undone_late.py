@@ -20,9 +20,9 @@ LATE = (
         patches=(
             Patch(f"{ADMISSION}._leaves_from_outside", "if self._admission_runs(site) or (", "if False and ("),
             Patch(
-                f"{LEAVING}.requested",
-                "if self.is_alone or not (self._membership.takes_part or known):",
-                "if self.is_alone or not self._membership.takes_part:",
+                f"{LEAVING}._has_nobody_to_ask",
+                "return self.is_alone or not (self._membership.takes_part or known)",
+                "return self.is_alone or not self._membership.takes_part",
             ),
         ),
         stories=("87",),

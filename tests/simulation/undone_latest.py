@@ -76,7 +76,7 @@ LATEST = (
         row=78,
         patches=(
             Patch(
-                "chaos_protocols.membership.leaving:Leaving.requested",
+                "chaos_protocols.membership.leaving:Leaving._has_nobody_to_ask",
                 "self._joining.asked or self._replica.roster.record(self._replica.site) is not None",
                 "self._joining.asked",
             ),
