@@ -12,6 +12,7 @@ values may have been put back (an EMA that was swapped in for an evaluation): th
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,29 @@ Place = tuple[dict[str, Any], str, object]
 """Where a module keeps a parameter or a layer, under which key, and what is there."""
 
 UNWATCHED_OPTIONS = frozenset({"params", "param_names"})
+
+_changing = threading.Lock()
+_watching: tuple[weakref.ref[OutsideWatch], ...] = ()
+"""All that look. A step in one thread goes through them while another one begins or ends: so they are replaced."""
+
+
+def _watches(one: OutsideWatch | None) -> None:
+    """It looks from now on; those that have closed do no more."""
+    global _watching
+    with _changing:
+        alive = [each for each in _watching if (there := each()) is not None and not there._closed]
+        _watching = (*alive, *([] if one is None else [weakref.ref(one)]))
+
+
+def _stepped(optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
+    for each in _watching:
+        alive = each()
+        if alive is not None:
+            alive._saw_step(optimizer)
+
+
+register_optimizer_step_post_hook(_stepped)
+# Once, for as long as the process runs: torch goes through its hooks without a lock, and fails where one comes or goes.
 
 
 class OutsideWatch:
@@ -56,14 +80,7 @@ class OutsideWatch:
         self._versions: list[int] = []
         self._options: list[dict[str, Any]] = []
         self._positions: list[Any] = []
-        watch = weakref.ref(self)  # torch keeps the hook for as long as the process runs
-
-        def stepped(optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
-            alive = watch()
-            if alive is not None:
-                alive._saw_step(optimizer)
-
-        self._hook = register_optimizer_step_post_hook(stepped)
+        _watches(self)
         self.settle()
 
     @contextmanager
@@ -88,7 +105,7 @@ class OutsideWatch:
     def close(self) -> None:
         """Look no more. Safe to call twice."""
         self._closed = True
-        self._hook.remove()
+        _watches(None)
 
     def look(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         """A warning about what may differ now from the state of the end of `round`; empty: nothing was seen. It is

@@ -10,9 +10,10 @@ import pytest
 import torch
 from tests.unit.sdk.fake_daemon import FakeDaemon
 from torch import nn
-from torch.optim.optimizer import _global_optimizer_post_hooks
+from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
 
 from chaos import ChangedOutside, Coordinator, EveryStep, Update
+from chaos.frameworks import torch_watch
 from chaos_protocols.wire.worker import (
     Dismissed,
     RoundContributed,
@@ -186,12 +187,29 @@ def test_state_that_was_loaded_is_no_change_of_the_script() -> None:
 
 def test_a_closed_coordinator_looks_no_more(training: Training) -> None:
     training.coordinator.close()
-    hooks = _global_optimizer_post_hooks
-    before = len(hooks)
+    before, hooks = torch_watch._watching, list(_global_optimizer_post_hooks)
     again = Training()
-    assert len(hooks) == before + 1
+    assert len(torch_watch._watching) == len(before) + 1
     again.coordinator.close()
-    assert len(hooks) == before
+    assert torch_watch._watching == before
+    assert list(_global_optimizer_post_hooks) == hooks, "torch goes through them without a lock"
+
+
+def test_a_training_may_begin_and_end_while_another_one_steps_in_a_thread() -> None:
+    """As sites in threads do (`chaos.testing`): a step failed with "OrderedDict mutated during iteration"."""
+    looked = []
+
+    def look(optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
+        looked.append(optimizer)
+        if len(looked) == 1:
+            Training().coordinator.close()
+
+    hook = register_optimizer_step_post_hook(look)
+    try:
+        torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()
+    finally:
+        hook.remove()
+    assert looked
 
 
 def test_what_on_update_does_is_the_rounds_doing(capfd: pytest.CaptureFixture[str]) -> None:
