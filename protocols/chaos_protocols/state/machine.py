@@ -171,9 +171,8 @@ class WorkerState:
 
     def serve(self, roster: Roster) -> None:
         """Be a source where the plan says so."""
-        if self.last.step is not LastCheckpointStep.UNBEGUN:
-            return  # it goes
-        if self.source.follow(roster, has_state=self._rounds.worker_round is not None):
+        stays = self.last.step is LastCheckpointStep.UNBEGUN  # who goes tells the joiner to look elsewhere
+        if self.source.follow(roster, has_state=stays and self._rounds.worker_round is not None):
             self.memory.yield_region()
 
     def activate_if_ready(self, roster: Roster) -> None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.protocols.follower import Follower, keep_last_checkpoint, of, to_worker
-from tests.unit.protocols.one_site import MODEL, A, Bench, D, leader_of, roster_of
+from tests.unit.protocols.follower import Follower, keep_last_checkpoint, of, plan, to_worker, views
+from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, leader_of, roster_of
 from tests.unit.protocols.state.test_local_checkpoint import keeper
 
 from chaos_protocols import events
-from chaos_protocols.effects import SaveMemoryCheckpoint, StopDaemon, WriteCheckpoint
+from chaos_protocols.agreement.commands import Replicate
+from chaos_protocols.effects import ReleaseState, SaveMemoryCheckpoint, StopDaemon, WriteCheckpoint
 from chaos_protocols.state.last_checkpoint import TOLD_EVERY_S, LastCheckpointStep
 from chaos_protocols.wire.control import LeaveAnswer
 from chaos_protocols.wire.plans import CheckpointFacts
@@ -171,6 +172,13 @@ def test_a_round_that_was_under_way_when_the_worker_was_asked_is_kept_too() -> N
             assert to_worker(bench.alive(0.5), TakeSnapshot)[-1].round == 2
             bench.handle(events.WorkerSnapshotTaken(round=2))
     assert ended(bench)
+
+
+def test_who_writes_its_last_checkpoint_tells_a_joiner_to_look_elsewhere() -> None:
+    bench, _ = released()
+    bench.taken()
+    out = bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, transfer="u")))
+    assert [one.transfer for one in of(out, ReleaseState)] == ["u"] and not to_worker(out, TakeSnapshot)
 
 
 def test_a_second_interrupt_waits_for_no_file() -> None:
