@@ -127,7 +127,7 @@ class Averaging:
         last = self.results.get(tag.round - 1) if effect.centred else None
         centre = None if not effect.centred or (last is not None and not last.finite) else last.digest if last else ""
         self._open = _Round(tag, result, centre)
-        self._voided(self._residuals.begin(tag.round, member=effect.member))
+        self._voided(tag.round - 1, kept=self._residuals.begin(tag.round, member=effect.member))
         listeners = frozenset(effect.listeners)
         self._run(
             self.machine.open(tag, effect.plan, chunk_counts=layout.counts, listeners=listeners, member=effect.member)
@@ -158,7 +158,7 @@ class Averaging:
 
     def drop_results(self, before_round: int, after_round: int | None = None) -> None:
         if after_round is not None:
-            self._voided(self._residuals.begin(after_round + 1, member=False))
+            self._voided(after_round, kept=self._residuals.begin(after_round + 1, member=False))
         self._forget(self._retained.drop(before_round, after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
@@ -319,7 +319,10 @@ class Averaging:
             self._residuals.waits(index)
         return chunk.encoded(self._node.site, lost)
 
-    def _voided(self, kept: bool) -> None:
+    def _voided(self, after_round: int, *, kept: bool) -> None:
+        """No result of a later round stands. `kept` false: nor does anything that was lost."""
+        if self.exchange.void_after(after_round):
+            self._fetching = None
         if not kept:
             self._lost = _nothing_lost(self._chunk_count)
 

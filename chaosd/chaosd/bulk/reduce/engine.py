@@ -127,6 +127,7 @@ class ReduceEngine:
             self._deferred.open(tag, partial(self.open, tag, plan, listening, member))
             return
         self._close_round()
+        self._void_fetch(tag.round - 1)
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
         memory = vectors.new_round(self._site, tag, plan, member, self.bounds, self.centred)
         counts = memory.layout.counts
@@ -171,6 +172,8 @@ class ReduceEngine:
 
     def drop_results(self, before_round: int, *, after_round: int | None = None) -> None:
         """The worker needs no result below; the newest few stay for neighbours. Those above `after_round` are void."""
+        if after_round is not None:
+            self._void_fetch(after_round)
         if self.vectors is not None:
             self._forget(self.vectors, self.vectors.drop(before_round, after_round))
 
@@ -374,6 +377,10 @@ class ReduceEngine:
             self._outbox.drop(lambda key: key == memory.tag)
             memory.close(keep_result=False)
 
+    def _void_fetch(self, after_round: int) -> None:
+        if self._exchange.void_after(after_round):
+            self._end_fetch()
+
     def _end_fetch(self) -> None:
         if self._fetching is not None:
             self._fetching.close()
@@ -382,7 +389,7 @@ class ReduceEngine:
     def _reset(self, spec: ContributionSpec) -> None:
         """Another vector: nothing of the one before is of use."""
         self._close_round()
-        self._end_fetch()
+        self._void_fetch(0)
         if self.vectors is not None:
             self._forget(self.vectors, self.vectors.results.clear())
         self._own.forget()

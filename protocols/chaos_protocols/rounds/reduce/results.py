@@ -98,6 +98,13 @@ class ResultExchange:
         ]
         return effects if current.holders else [self._unavailable(current)]
 
+    def void_after(self, round_number: int) -> bool:
+        """Results of later rounds do not stand. True: one was being fetched, and is not any more."""
+        if self._fetch is None or self._fetch.round <= round_number:
+            return False
+        self._fetch = None
+        return True
+
     def checked(self, complete: ResultComplete, digest: str) -> list[ResultEffect]:
         """All of it is here, and its bytes have this digest: only the one that was agreed makes it the result."""
         if digest == complete.digest:

@@ -222,3 +222,17 @@ def test_sites_that_wait_for_a_result_are_bounded_in_number() -> None:
     for number in range(SITES_MAX + 10):
         exchange.received(SiteId(f"{number:032x}"), ResultWant(round=4, digest="d"))
     assert len(sent(exchange.hold(4, "d", 3))) == SITES_MAX
+
+
+def test_a_result_that_does_not_stand_any_more_is_fetched_no_further() -> None:
+    """Its round begins anew: with the former result here, what was lost in the new one would never count (row 124)."""
+    exchange = fetching(B)
+    exchange.received(B, HELD)
+    assert not exchange.void_after(4)
+    assert exchange.place(B, data(0)) == FetchedRef(round=4, index=0)
+    exchange.received(B, data(0))
+    assert exchange.void_after(3)
+    assert exchange.place(B, data(1)) is None
+    assert exchange.received(B, data(1)) == []
+    assert exchange.link_up(C) == []
+    assert not exchange.void_after(0)
