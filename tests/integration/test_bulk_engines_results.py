@@ -12,10 +12,13 @@ from tests.rigs.reduce import CHAIN, SITES, SPEC, Rig
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reduce import layout
-from chaos_protocols.wire.bulk import BlockGone, ChunkDown, ChunkUp, encode_bulk_header
+from chaos_protocols.wire.bulk import BlockGone, ChunkDown, ChunkUp, ResultData, ResultHeld, encode_bulk_header
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 from chaos_protocols.wire.state_spec import contribution_spec
+
+CHUNK_BYTES = 32 << 10
+"""Of the first chunks of `SPEC`, which are float64."""
 
 
 async def test_a_result_is_fetched_from_whoever_has_it_and_a_wrong_one_is_refused() -> None:
@@ -159,6 +162,36 @@ async def test_another_contribution_spec_begins_anew() -> None:
     assert bytes(driver.engine.result(2) or b"") == np.arange(10, dtype=np.float32).tobytes()
     with pytest.raises(LocalProtocolError, match="its spec says"):
         driver.engine.configure(SPEC, memoryview(bytearray(3)))
+    await rig.close()
+
+
+@pytest.mark.parametrize("void", ["the round begins anew", "later rounds are void", "another vector"])
+async def test_a_result_that_is_void_while_it_is_fetched_never_comes(void: str) -> None:
+    """Row 124; and who fetched while the vector changed took the next chunk into memory that was gone."""
+    rig = Rig(SITES[:2])
+    plan = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=((SITES[1], SITES[0]),)),), reason="a pair")
+    rig.connect(plan)
+    first, second = rig.drivers.values()
+    for driver in (first, second):
+        driver.configure()
+    await rig.round(Tag(epoch=1, round=1), plan, dict.fromkeys(SITES[:2], 1.0), [])
+    first.engine.fetch_result(2, "d", [second.site])
+    held, chunk = ResultHeld(round=2, digest="d"), ResultData(round=2, digest="d", chunk=0)
+    first.engine.bulk_received(second.site, 0, encode_bulk_header(held), None)
+    begun = first.engine.bulk_buffer(second.site, 0, encode_bulk_header(chunk), CHUNK_BYTES)
+    assert begun is not None
+    if void == "the round begins anew":
+        first.engine.open(Tag(epoch=2, round=2), plan, [], True)
+    elif void == "later rounds are void":
+        first.engine.drop_results(0, after_round=1)
+    else:
+        first.configure(contribution_spec(0, 10))
+    first.engine.bulk_received(second.site, 0, encode_bulk_header(chunk), begun)
+    late = encode_bulk_header(ResultData(round=2, digest="d", chunk=1))
+    assert first.engine.bulk_buffer(second.site, 0, late, CHUNK_BYTES) is None
+    first.configure()
+    await rig.round(Tag(epoch=3, round=2), plan, dict.fromkeys(SITES[:2], 1.0), [])
+    assert not first.fetched
     await rig.close()
 
 

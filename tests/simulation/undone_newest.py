@@ -265,4 +265,15 @@ NEWEST = (
         test="test_sole_voter:"
         "test_who_has_no_vote_in_the_newest_two_configurations_asks_for_none_whatever_is_known_to_be_committed",
     ),
+    Undone(
+        row=124,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reduce.results:ResultExchange.void_after",
+                "self._fetch is None or self._fetch.round <= round_number",
+                "True",
+            ),
+        ),
+        test="test_results:test_a_result_that_does_not_stand_any_more_is_fetched_no_further",
+    ),
 )
