@@ -31,7 +31,7 @@ WAYS = ("library", "layers", "replicas", "library_stages", "stages")
 RANKS = {"library": 2, "layers": 2, "replicas": 2, "library_stages": 4, "stages": 4}
 STAGES = 2
 MICRO_BATCHES, WIDTH, BLOCKS, HEADS, LENGTH, DROPOUT = 8, 64, 6, 4, 64, 0.1
-BLOCK_STEPS = 5
+BLOCK_STEPS = 20
 LOOK_S = 0.01
 """Between two looks at whose turn it is: those who wait must not be felt by those who train."""
 
