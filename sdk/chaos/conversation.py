@@ -280,7 +280,7 @@ class Conversation(Giving):
                 self.send(wire.SnapshotMissed(round=message.round, now=self.round))
             case wire.TakeSnapshot():
                 with self._signals:
-                    self.send(self._replica.snapshot(message.round, alone=message.alone))
+                    self.send(self._replica.snapshot(message))
             case wire.LeaveOrdered():
                 self._signals.request_exit(message.reason)
             case StateDiffered() | RunWarned():

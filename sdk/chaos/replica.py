@@ -27,14 +27,13 @@ from chaos_protocols.wire.worker import (
     SnapshotTaken,
     StateDigests,
     StateSpec,
+    TakeSnapshot,
     WorkerHello,
 )
+from chaos_protocols.worker_group.snapshot_orders import SnapshotOrders
 
 TEXT_CHARACTERS_MAX = 1024
 """Of a reason: a name may be long."""
-
-SNAPSHOTS_PENDING_MAX = 16
-"""The daemon asks for one snapshot a join; more than this at once is a defect of it."""
 
 
 class Replica:
@@ -46,7 +45,7 @@ class Replica:
         self._session = session
         self.contribution = encoded(session.contribution, encoding)
         self._state = State([*facts(encoding), *session.items])
-        self._snapshots: set[int] = set()
+        self._snapshots = SnapshotOrders()
         self.arena = WorkerArena(session.contribution.size_bytes, self._state.spec.size_bytes)
         self.round = 0
         self._pieces: Pieces | None = None
@@ -151,25 +150,21 @@ class Replica:
     # ---- snapshots
 
     def forget_snapshots(self) -> None:
-        self._snapshots.clear()
+        self._snapshots.forget()
 
-    def snapshot(self, round: int, *, alone: bool = False) -> SnapshotTaken | SnapshotMissed | None:
-        """Copy the state of the end of `round` into the arena; None: that round is still to come, and it will be copied
-        then (`due_snapshot`). `alone`: others that were asked for are not wanted any more. Raises
-        DaemonProtocolError."""
-        if alone:
-            self.forget_snapshots()
-        if round < self.round:
-            return SnapshotMissed(round=round, now=self.round)
-        if round > self.round:
-            if len(self._snapshots) >= SNAPSHOTS_PENDING_MAX:
-                raise DaemonProtocolError(f"the daemon asked for more than {SNAPSHOTS_PENDING_MAX} snapshots at once")
-            self._snapshots.add(round)
-            return None
-        self._state.write(self.arena.state)
-        self._snapshots = {r for r in self._snapshots if r > round}
-        return SnapshotTaken(round=round)
+    def snapshot(self, order: TakeSnapshot) -> SnapshotTaken | SnapshotMissed | None:
+        """Copy the state of the end of that round into the arena; None: that round is still to come, and it will be
+        copied then (`due_snapshot`). Raises DaemonProtocolError."""
+        answer = self._snapshots.asked(order, now=self.round)
+        if isinstance(answer, str):
+            raise DaemonProtocolError(answer)
+        return answer if answer is not None or order.round > self.round else self._copied()
 
     def due_snapshot(self) -> SnapshotTaken | SnapshotMissed | None:
         """The snapshot that was asked for of the round that was just applied, if there is one."""
-        return self.snapshot(self.round) if self.round in self._snapshots else None
+        return self._copied() if self._snapshots.is_due(self.round) else None
+
+    def _copied(self) -> SnapshotTaken:
+        self._state.write(self.arena.state)
+        self._snapshots.taken(self.round)
+        return SnapshotTaken(round=self.round)

@@ -120,7 +120,15 @@ class LocalRun:
         self._ending = threading.Event()
         self._error: BaseException | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self.socket))
+        try:
+            self._listener.bind(str(self.socket))
+        except OSError as error:
+            self._listener.close()
+            self._folder.cleanup()
+            raise OSError(
+                f"a local run cannot listen at {self.socket} ({error.strerror or error}); set TMPDIR to a short path "
+                "that this user can write to, such as /tmp"
+            ) from error
         self._listener.listen()
         self._thread = threading.Thread(target=self._serve, name="chaos local run", daemon=True)
 

@@ -18,8 +18,6 @@ weight 0 and leaves all the same (spec 14.2)."""
 COMPLETE_MAX_S = 5.0
 """The same where no worker is left to apply what the run still decides."""
 
-SNAPSHOTS_PENDING_MAX = 16
-
 DEVICE_VARIABLE = "CHAOS_DEVICE"
 """In the environment of each worker: its device, as torch names it, such as cuda:3."""
 

@@ -1,9 +1,14 @@
-"""Of which rounds the daemon wants a copy of the common state, and has not had one. Owned by the run's member."""
+"""Of which rounds the daemon wants a copy of the common state, and has not had one.
+
+Owned by whoever has that state: a script's replica, or the run's member of a site of several workers.
+"""
 
 from __future__ import annotations
 
 from chaos_protocols.wire.worker import SnapshotMissed, TakeSnapshot
-from chaos_protocols.worker_group.settings import SNAPSHOTS_PENDING_MAX
+
+SNAPSHOTS_PENDING_MAX = 16
+"""The daemon asks for one snapshot a join; more than this at once is a defect of it."""
 
 
 class SnapshotOrders:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from pathlib import Path
 
@@ -171,3 +172,14 @@ def test_another_model_is_refused() -> None:
 def test_a_run_without_sites_makes_no_sense() -> None:
     with pytest.raises(ValueError, match="sites = 0"):
         LocalRun(sites=0)
+
+
+def test_a_local_run_whose_folder_is_too_deep_for_a_socket_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("long" * 30)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(OSError, match="set TMPDIR to a short path"):
+        LocalRun(1)
+    assert list(deep.iterdir()) == []
