@@ -36,7 +36,7 @@ FURTHER_COMMANDS = ("plan", "simulate", "checkpoint", "run", "workers", "service
 
 app = typer.Typer(
     name="chaosd",
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

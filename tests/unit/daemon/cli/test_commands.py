@@ -389,3 +389,12 @@ def test_flags_that_were_not_given_override_nothing() -> None:
 def test_the_version_is_a_flag_too(run: Run) -> None:
     told = run("--version").stdout
     assert told == run("version").stdout and told.startswith("chaos-train ")
+
+
+def test_a_shell_completes_commands_and_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the script of `--show-completion` asks."""
+    monkeypatch.setenv("_CHAOSD_COMPLETE", "complete_bash")
+    for words, wanted in (("chaosd sta", {"start", "status"}), ("chaosd status --wa", {"--watch"})):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        assert set(CliRunner().invoke(app, [], prog_name="chaosd").stdout.split()) == wanted
