@@ -133,8 +133,11 @@ def check_chaosd(words: list[str]) -> None:
     while words and not words[0].startswith("-") and (group := getattr(command, "commands", None)):
         assert words[0] in group, f"there is no command {words[0]}"
         command, words = group[words[0]], words[1:]
-    if words or not hasattr(command, "commands"):  # a group may have flags of its own
+    if not hasattr(command, "commands"):
         command.make_context(command.name, list(words))
+        return
+    flags = {name for parameter in command.params for name in parameter.opts}  # a group's own: some act when parsed
+    assert set(words) <= flags, f"{command.name} has no {words}"
 
 
 @cache
