@@ -72,6 +72,23 @@ def test_what_is_done_while_another_site_gets_the_state_is_brought_to_what_is_le
     assert rescued("b", "c", lost=LOST) == [STATE_BYTES - CELL_BYTES] * 2
 
 
+def test_a_part_of_a_history_that_was_given_up_is_found_out_by_its_hashes() -> None:
+    """Seed 9048600: a round that its site had done alone was done anew, then its workers lost a part of the former."""
+    world = three_sites()
+    before, node = len(held_bytes(world, "c")), world.node("c")
+
+    def strike() -> None:
+        damage(world.node("b"), LOST, 0.0)  # which comes first, and rounds are done before the other gets the state
+        assert node.worker is not None
+        node.worker.state = "of a round that does not stand"
+        damage(node, LOST, 0.0)
+
+    world.schedule(0.0, strike)
+    assert world.run_until(lambda: len(held_bytes(world, "c")) > before and trains(node), limit_s=30.0)
+    (held,) = held_bytes(world, "c")[before:]
+    assert held < STATE_BYTES // 2  # a third is the same in all states
+
+
 LOST = (CELL_BYTES, 2 * CELL_BYTES)
 DELIVERY = "chaos_protocols.rounds.delivery:ResultDelivery"
 STATE = "chaos_protocols.state.machine:WorkerState"

@@ -37,8 +37,10 @@ def damage(node: Node, lost: tuple[int, int], after_s: float) -> None:
         return
     node.world.tell(f"!! the worker of {node.name} loses bytes {lost[0]} to {lost[1]} of its state")
     node.kill_worker()
+    astray = node.world.oracles.rounds.is_given_up(old.round, old.state)
     region = Region(STATE_BYTES)
     left = replace(old, region=region, round=0, part=old.round, lost=lost, training=False, snapshot_due=None)
+    left.astray = astray
     node.later(after_s, lambda: _back(node, left))
 
 

@@ -330,14 +330,21 @@ class RoundsOracle:
     def applied(self, node: Node, number: int, digest: str, state: str, before: str) -> None:
         """Invariant 4: the state is the chain of all results that are finite, the same for everybody."""
         worker, due, era, finite = self._delivering.pop(node.site, (None, 0, None, True))
-        if worker is not node.worker or due != number or era is None:
+        if worker is None or worker is not node.worker or due != number or era is None:
             self._fail(2, f"a worker of {node.name} applies round {number}, which it was not given")
         if state != (digest_of((before, digest)) if finite else before):
             self._fail(4, f"{node.name} has a state after round {number} that does not follow from its result")
+        if worker.astray:
+            return
         self._is_state(node, era, number - 1, before, "applied to")
         self._is_state(node, era, number, state, "has reached")
         if era is self.eras[-1]:
             self.rounds_done = max(self.rounds_done, number)
+
+    def is_given_up(self, number: int, state: str) -> bool:
+        """Whether this state of the end of that round, which a worker has reached, is none of the run's any more."""
+        owner = self.eras[-1].owner(number, state=True) if self.eras else None
+        return owner is None or owner.states.get(number) != state
 
     def loaded(self, node: Node, number: int, state: str, epoch: int) -> None:
         """Invariant 4: what a joiner loads is the members' state of the round that was agreed. A script that hangs does

@@ -37,6 +37,8 @@ class Worker:
     part: int = 0
     """It has lost a part of its state (`lost`), the rest is that of the end of this round; 0: it has lost nothing."""
     lost: tuple[int, int] = (0, 0)
+    astray: bool = False
+    """Its part is of a history that was given up: what it makes of it, hashes find out (spec 11.18)."""
 
     @property
     def reached(self) -> int:
@@ -53,7 +55,7 @@ class Worker:
 
     def has_loaded(self, number: int) -> None:
         """It has a whole state."""
-        self.round, self.part, self.training = number, 0, False
+        self.round, self.part, self.training, self.astray = number, 0, False, False
 
     def write(self, word: str) -> None:
         """What it has, into its region."""
