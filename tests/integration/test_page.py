@@ -119,7 +119,14 @@ def test_what_stands_for_whom_and_what_helps_are_on_the_page(window: Browser) ->
         resting=(WaitStatus(site=one, name="St. Mary", seconds=3.0, reason="it evaluates"),),
         skips="a gradient is not finite",
         refused=(RefusedSite(site="e" * 32, cause="refused-other-version", reason="it is older", count=2, ago_s=61.0),),
-        storage=StorageStatus(folder="/srv", bytes=1, checkpoints=2, checkpoint_round=120, interval_s=60.0),
+        storage=StorageStatus(
+            folder="/srv",
+            bytes=1,
+            checkpoints=2,
+            checkpoint_round=120,
+            interval_s=60.0,
+            checkpoint_failure="the disk is full",
+        ),
         averaging=AveragingStatus(trees=2, rate_bytes_per_s=1e6, predicted_s=0.2, took_s=0.25, reason="two"),
     )
     with served(control) as page:
@@ -136,7 +143,7 @@ def test_what_stands_for_whom_and_what_helps_are_on_the_page(window: Browser) ->
         assert [row[5] for row in seen["sites"]] == ["reduce", "reduce, 0:01:15 ago", "reduce"]
         assert seen["links"][0][0].endswith(f"{HOSTILE} does not run")
         assert seen["refused"] == [f"{'e' * 32}, 0:01:01 ago: it is older"]
-        assert seen["stored"] == "round 120, one every 60 s"
+        assert seen["stored"] == "round 120, one every 60 s; the last try failed: the disk is full"
         told = "Rounds go along 2 trees, 8.0 Mbit/s, 0.200 s predicted, 0.250 s taken since this site gave its part."
         assert (seen["averaging"], seen["alone"], seen["images"]) == (told, "", 0)
         assert seen["overflow"] <= 0 and window.complaints() == []

@@ -263,6 +263,7 @@ def _storage(driver: Driver, config: SiteConfig) -> StorageStatus:
         checkpoints=len(files.offers),
         checkpoint_round=max(files.offers).round if files.offers else None,
         interval_s=files.interval_s(state.memory.pause_s) if files.enabled else None,
+        checkpoint_failure=files.failure,
     )
 
 

@@ -94,13 +94,15 @@ class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class StorageStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What this site keeps on its disk: key, journal, events and checkpoints. `checkpoint_round`: of the newest, None:
-    none; `interval_s`: between two as things are, None: none are written."""
+    none; `interval_s`: between two as things are, None: none are written; `checkpoint_failure`: why the newest
+    one could not be written, empty: it could."""
 
     folder: str
     bytes: int
     checkpoints: int
     checkpoint_round: int | None
     interval_s: float | None
+    checkpoint_failure: str = ""
 
 
 class RefusedSite(msgspec.Struct, frozen=True, kw_only=True):

@@ -159,10 +159,12 @@ def _storage(storage: StorageStatus) -> str:
     where = f"data: {printable(storage.folder)}, {storage.bytes / 2**20:,.1f} MiB"
     if storage.interval_s is None:
         return f"{where}; no checkpoints are written (checkpoint = off)"
+    fails = storage.checkpoint_failure
+    failed = f"; the last try failed: {printable(fails)}" if fails else ""
     if storage.checkpoint_round is None:
-        return f"{where}; no checkpoint yet"
+        return f"{where}; no checkpoint yet{failed}"
     often = f", one every {storage.interval_s:,.0f} s" if storage.interval_s else ""
-    return f"{where}; newest of {storage.checkpoints} checkpoints: round {storage.checkpoint_round}{often}"
+    return f"{where}; newest of {storage.checkpoints} checkpoints: round {storage.checkpoint_round}{often}{failed}"
 
 
 def _paused(status: Status) -> Text:

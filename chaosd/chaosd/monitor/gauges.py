@@ -64,6 +64,7 @@ KINDS = {
     "link_queued_bytes": Figure("Waiting to be sent on each link of this site", ("neighbour",)),
     "transfer_verified_bytes": Figure("Of the state that comes to this site; absent while none does"),
     "transfer_size_bytes": Figure("The whole of it"),
+    "checkpoint_failing": Figure("1 while the newest checkpoint could not be written"),
     "resident_memory_bytes": Figure("Memory of the daemon, the shared arena as far as it was touched included"),
     "cpu_seconds": Figure("Processor time of the daemon", counter=True),
     "open_files": Figure("File descriptors of the daemon"),
@@ -149,6 +150,8 @@ class Gauges(Collector):
         if fetch.plan is not None:
             yield "transfer_verified_bytes", [], fetch.verified_bytes
             yield "transfer_size_bytes", [], fetch.plan.state_bytes
+
+        yield "checkpoint_failing", [], bool(self._driver.machine.state.files.failure)
 
     def _system(self) -> Iterator[Sample]:
         with contextlib.suppress(psutil.Error, OSError), self._process.oneshot():

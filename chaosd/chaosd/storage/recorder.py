@@ -76,7 +76,12 @@ class Recorder:
         outcome = f" {record.outcome}{took}" if record.outcome else ""
         told = f"{record.kind} {record.subject}:{outcome} ({record.cause}) {record.reason}"
         told = "".join(one if one.isprintable() else "?" for one in told)  # names come from other sites
-        log.info("%s", told, extra={RECORD_ATTRIBUTE: _fields(record, number)})
+        log.log(
+            logging.WARNING if record.outcome == "failed" else logging.INFO,
+            "%s",
+            told,
+            extra={RECORD_ATTRIBUTE: _fields(record, number)},
+        )
         stored = replace(record, id=number)
         for follower in self.followers:
             if not follower.full():

@@ -168,6 +168,11 @@ class CheckpointFiles:
         """What the history was last told of a file: why it could not be written, empty: it was; None: nothing yet."""
 
     @property
+    def failure(self) -> str:
+        """Why the newest file could not be written; empty: it could."""
+        return self._told or ""
+
+    @property
     def enabled(self) -> bool:
         return self._settings.checkpoint != "off"
 

@@ -52,7 +52,8 @@ function showStored(storage) {
   if (storage === null) return;
   const often = storage.interval_s ? `, one every ${Math.round(storage.interval_s)} s` : "";
   const newest = storage.checkpoint_round === null ? "none yet" : `round ${storage.checkpoint_round}${often}`;
-  write(by("f-stored"), storage.interval_s === null ? "none are written" : newest);
+  const failed = storage.checkpoint_failure ? `; the last try failed: ${plain(storage.checkpoint_failure)}` : "";
+  write(by("f-stored"), storage.interval_s === null ? "none are written" : newest + failed);
 }
 
 function showAveraging(status) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +52,16 @@ async def test_a_repetition_is_counted_and_told_to_those_who_follow_when_its_tim
         summary = await asyncio.wait_for(follower.get(), 60)
         assert summary.reason == "waits (20 times more in 60 s)" and summary.detail == '{"times": 20}'
         assert [one.id for one in history.read()] == list(range(1, TOLD_EACH + 2))
+
+
+async def test_what_fails_is_a_warning_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with History.open(tmp_path / "history.sqlite") as history:
+        recorder = Recorder(history, MACHINE, SiteNames(MACHINE))
+        for outcome in ("", "done", "failed"):
+            recorder.record(replace(EMPTY, kind="checkpoint", outcome=outcome))
+        recorder.close()
+    assert [one.levelname for one in caplog.records] == ["INFO", "INFO", "WARNING"]
 
 
 async def test_what_was_counted_is_in_the_history_when_the_daemon_ends(tmp_path: Path) -> None:

@@ -322,6 +322,7 @@ def test_what_is_written_by_itself_is_told_when_it_changes() -> None:
     for reason in ("", "", "the disk is full", "the disk is full", ""):
         auto_checkpoint(bench, reason=reason)
         told += [(one.outcome, one.reason == reason) for one in records(bench.out, "checkpoint")]
+        assert bench.machine.state.files.failure == reason
         bench.taken()
         bench.wait(AUTO_INTERVAL_MIN_S + 0.1)
     assert told == [("done", False), ("failed", True), ("done", False)]
