@@ -113,6 +113,16 @@ class RoundsOracle:
     def era_of(self, epoch: int) -> Era:
         return self.eras[max(0, bisect_right(self._indices, epoch) - 1)]
 
+    def era_at(self, node: Node) -> Era:
+        """In which that site, as far as it knows, takes part, or did last: who has left still applies what it holds."""
+        assert node.machine is not None
+        epoch, incarnation = node.machine.roster.epoch, node.machine.incarnation
+        for known in sorted((one for one in self.roster_at if one <= epoch), reverse=True):
+            record = self.roster_at[known].record(node.site)  # type: ignore[arg-type]
+            if record is not None and record.incarnation == incarnation:
+                return self.era_of(known)
+        return self.era_of(epoch)
+
     def result(self, era: Era, number: int) -> str | None:
         owner = era.owner(number)
         return None if owner is None else owner.results.get(number)
@@ -312,8 +322,7 @@ class RoundsOracle:
         worker = node.listening
         if worker is None or node.bulk is None:
             return
-        assert node.machine is not None
-        era = self.era_of(node.machine.roster.epoch)
+        era = self.era_at(node)
         if worker.reached != number - 1:
             self._fail(2, f"{node.name} is to apply round {number} to the state of round {worker.reached}")
         held = node.bulk.averaging.results.get(number)

@@ -11,11 +11,11 @@ from tests.simulator.averaging import CHUNK, Result
 from tests.simulator.contents import Numbers, vector_digest
 from tests.simulator.oracles_rounds import RoundsOracle
 from tests.simulator.piecewise import Given
-from tests.unit.protocols.one_site import EPOCH, A, B, C, D, leader_of, link, roster_of
+from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, C, D, leader_of, link, roster_of
 from tests.unit.protocols.scheduler.scheduler_kit import lose
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import RoundResolved
+from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reduce import ReduceEffect, ReduceMachine, RoundReduced, SendBulk, lay_out
 from chaos_protocols.wire.bulk import ChunkDown
@@ -99,7 +99,8 @@ class Judged:
 
     def __init__(self) -> None:
         self.roster = roster_of(A, B, learners=(C,), resolved_round=57)
-        self.oracle = RoundsOracle(fail, {})
+        nodes: Any = {site: SimpleNamespace(machine=None) for site in (A, B, C)}
+        self.oracle = RoundsOracle(fail, nodes)
         self.oracle.roster_at = {EPOCH: self.roster}
         self.oracle.committed(EPOCH, None, self.roster)
         self.oracle.parts.given[TAG] = {site: Given(1, 1.0, part(site, 0)[2]) for site in (A, B)}
@@ -138,6 +139,18 @@ def test_another_result_than_that_of_the_listener_or_than_that_of_the_members_is
     other.digest = vector_digest(other.chunks)
     with pytest.raises(Broken, match=r"2: a has .* others have"):
         judged.reduced(A, other)
+
+
+def test_who_has_left_applies_what_it_holds_of_the_history_in_which_it_took_part() -> None:
+    """Seed 9049849: the run went on from a state after it had left, and its script had slept."""
+    judged = Judged()
+    without = roster_of(A, B, resolved_round=58, epoch=EPOCH + 1)
+    judged.oracle.roster_at[EPOCH + 1] = without
+    choice = SetRestorePoint(record=without.sites[0], links=(), model=MODEL, round=58, views=without.views)
+    judged.oracle.committed(EPOCH + 1, choice, without)
+    for site, index in ((C, EPOCH), (A, EPOCH + 1)):
+        node: Any = SimpleNamespace(site=site, machine=SimpleNamespace(roster=without, incarnation=1))
+        assert judged.oracle.era_at(node).index == index
 
 
 def test_a_listener_is_handed_nothing_of_a_history_that_it_knows_to_be_over() -> None:
