@@ -276,4 +276,16 @@ NEWEST = (
         ),
         test="test_results:test_a_result_that_does_not_stand_any_more_is_fetched_no_further",
     ),
+    Undone(
+        row=125,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.participation:Participation._look_for_a_way_back",
+                "and not self._rounds.active",
+                "and False",
+            ),
+        ),
+        test="test_later_start:"
+        "test_who_is_alone_without_the_state_dials_those_that_failed_whoever_else_is_linked_with_it",
+    ),
 )

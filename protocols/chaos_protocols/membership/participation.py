@@ -392,5 +392,6 @@ class Participation:
         waits_outside = self.session.present and not in_roster
         leaderless = in_roster and self._replica.raft.leader is None  # its neighbours may all be outside by now
         apart = in_roster and self.client.is_apart
-        alone = waits_outside or leaderless or apart or not self._network.links.up_sites()
+        bereft = in_roster and len(self._replica.roster.sites) == 1 and not self._rounds.active  # they may have it
+        alone = waits_outside or leaderless or apart or bereft or not self._network.links.up_sites()
         self.links.look_for_a_way_back(connected=not alone)

@@ -95,3 +95,25 @@ def test_once_somebody_is_in_its_roster_who_failed_is_left_to_dial_by_itself() -
         bench.wait(0.5)
         bench.handle(moving(D))
     assert not dialled(bench.taken())
+
+
+def dialled_beside_an_outsider(*, trains: bool) -> set[str]:
+    """By a site that is left alone, and linked with d."""
+    bench = left_alone()
+    bench.up(D)
+    if trains:
+        bench.machine.rounds.begin_from_worker(bench.machine.done_round)
+    bench.taken()
+    for _ in range(12):
+        bench.wait(0.5)
+        bench.handle(moving(D))
+    return dialled(bench.taken())
+
+
+def test_who_is_alone_without_the_state_dials_those_that_failed_whoever_else_is_linked_with_it() -> None:
+    """They may have it, and no neighbour of theirs is let in before it is there (row 125)."""
+    assert dialled_beside_an_outsider(trains=False) == {B}
+
+
+def test_who_is_alone_and_trains_leaves_those_that_failed_to_dial_by_themselves() -> None:
+    assert not dialled_beside_an_outsider(trains=True)
