@@ -184,6 +184,8 @@ def _headline(status: Status, names: dict[str, str]) -> Text:
     text.append(printable(status.name) or short(status.site), style="bold")
     text.append(f" {short(status.site)} in run {printable(status.run)}: ")
     text.append(printable(status.state), style=STATE_STYLES.get(status.state, "bold"))
+    if len(releases := _releases(status)) == 1 and UNKNOWN not in releases:
+        text.append(f", all of release {releases.pop()}")
     text.append(
         f"\nepoch {status.epoch}  term {status.term}  round {status.round}{pace}  scheduler {scheduler}"
         f"  result {printable(status.result_digest)[:12] or UNKNOWN}  up {_duration(status.uptime_s)}"
@@ -192,6 +194,8 @@ def _headline(status: Status, names: dict[str, str]) -> Text:
 
 
 def _sites(status: Status) -> Table:
+    """Eighty columns hold it: the scheduler and a release that all have stand above."""
+    mixed = len(_releases(status)) > 1
     table = Table(
         Column("site", overflow="fold"),
         "id",
@@ -200,18 +204,23 @@ def _sites(status: Status) -> Table:
         "vote",
         "round",
         "phase",
-        Column("release", no_wrap=True, overflow="ignore"),  # cut short it would name another release
+        *([Column("release", no_wrap=True, overflow="ignore")] if mixed else []),  # cut short it would name another one
         box=SIMPLE_HEAD,
         pad_edge=False,
     )
     for site in status.sites:
-        table.add_row(*_site_cells(site, status), style="bold" if site.site == status.site else "")
+        cells = _site_cells(site, status)
+        table.add_row(*(cells if mixed else cells[:-1]), style="bold" if site.site == status.site else "")
     return table
 
 
+def _releases(status: Status) -> set[str]:
+    """That the sites are of; a dash for those of which nobody says it."""
+    return {printable(site.software or UNKNOWN) for site in status.sites}
+
+
 def _site_cells(site: SiteSummary, status: Status) -> list[Text]:
-    marks = [mark for mark, here in (("this", status.site), ("scheduler", status.scheduler)) if here == site.site]
-    name = printable(site.name) + (f" ({', '.join(marks)})" if marks else "")
+    name = printable(site.name) + (" (this)" if site.site == status.site else "")
     return [
         Text(name),
         Text(short(site.site)),

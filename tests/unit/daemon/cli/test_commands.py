@@ -52,7 +52,7 @@ def test_status_shows_sites_links_scheduler_round_and_worker(run: Run, tmp_path:
         text = run("status", "--data-dir", tmp_path).output
     for expected in (
         "alpha (this)",
-        "beta (scheduler)",
+        "scheduler beta",
         "alpha <-> beta",
         "100.0 Mbit/s",
         "20.5 ms",

@@ -37,6 +37,18 @@ def test_who_is_blocked_is_named_with_the_way_back() -> None:
     assert "blocked" not in shown(sample_status())
 
 
-def test_an_address_is_whole_in_a_terminal_of_eighty_columns() -> None:
-    text = shown(sample_status(), width=80)
-    assert "…" not in text and "127.0.0." in text
+def of_releases(one: str, other: str) -> Status:
+    here, there = sample_status().sites
+    sites = (msgspec.structs.replace(here, software=one), msgspec.structs.replace(there, software=other))
+    return msgspec.structs.replace(sample_status(), sites=sites)
+
+
+def test_a_site_is_one_line_in_a_terminal_of_eighty_columns() -> None:
+    text = shown(of_releases("0.3.0", "0.3.0"), width=80)
+    assert "alpha (this)" in text and " 127.0.0.1:7400 " in text and "all of release 0.3.0" in text
+
+
+def test_releases_stand_beside_the_sites_where_they_differ_and_nothing_is_cut_off() -> None:
+    text = shown(of_releases("0.3.0.dev0", "0.2.0"), width=80)
+    assert "0.3.0.dev0" in text and "0.2.0" in text and "all of release" not in text and "…" not in text
+    assert "release" not in shown(of_releases("", "")) and "–" in shown(of_releases("0.3.0", ""))
