@@ -89,7 +89,7 @@ class TrustList:
         """These with their names: that which this site's operator has given, and that of the run; else with ""."""
         roster = self._driver.machine.roster
         own = [(peer.site, peer.name) for peer in self.neighbours() if peer.site in sites and peer.name]
-        return own + [(site, record.name if (record := roster.record(site)) is not None else "") for site in sites]
+        return own + [(site, one.name if (one := roster.record(site) or roster.gone(site)) else "") for site in sites]
 
     def names(self, own: str) -> dict[SiteId, str]:
         """What this site's operator calls others, and this site itself (`own`)."""
@@ -239,13 +239,14 @@ class TrustList:
             return self._not_written(error)
 
     def _known_here(self, text: str) -> SiteId | Outcome:
-        """Another site, by its whole id, or by the name or the beginning of one of the run or of a neighbour."""
+        """Another site, by its whole id, or by the name or the beginning of one of the run, or that was in it, or of a
+        neighbour: who was blocked by one operator has failed before the next one says it."""
         machine = self._driver.machine
         own = machine.site
         if SITE_ID.fullmatch(text) and text != own:
             return SiteId(text)
         near = {*machine.roster.site_ids(), *machine.links.up_sites(), *(one.site for one in self.neighbours())}
-        near |= {*machine.network.refusals.of_strangers()}
+        near |= {*machine.network.refusals.of_strangers(), *(gone.site for gone in machine.roster.departed)}
         return self._one_of(sorted(near - {own}), text, "the sites that are known here")
 
     def unblock(self, text: str) -> Outcome:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from tests.simulator.faults import not_live
 from tests.simulator.oracles_agreement import AgreementOracle, Promises
 from tests.simulator.oracles_given import GivenParts
 from tests.simulator.piecewise import Given
@@ -206,6 +207,18 @@ def test_what_a_majority_has_without_the_copied_journal_is_never_lost() -> None:
     run.commits(2, run.nodes[B], run.nodes[C])
     with pytest.raises(Violation, match="without entry 1"):
         run.leads(A, term=2)
+
+
+def test_a_run_that_stands_is_judged_unless_it_rests_on_a_journal_that_had_been_copied() -> None:
+    """Seed 9051655: what the older daemon made alone was in all journals but the copy's, without which nobody leads."""
+    run = _Run()
+    older = run.copy(A)
+    world: Any = SimpleNamespace(liar=None, oracles=SimpleNamespace(agreement=run.oracle, fail=run._fail))
+    with pytest.raises(Violation, match="nobody leads"):
+        not_live(world, "nobody leads")
+    run.commits(1, older, run.nodes[B])
+    with pytest.raises(NotPromised, match=r"entry 1 was committed .* nobody leads"):
+        not_live(world, "nobody leads")
 
 
 class _Parts:

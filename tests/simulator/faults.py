@@ -275,31 +275,34 @@ def _play(trial: Trial, world: World) -> None:
     dark_s = max(0.0, *(node.dark_until_s - world.now_s for node in world.nodes.values()))
     if not world.run_until(lambda: all_are_members(world), limit_s=dark_s + trial.heal_s):
         if not world.state_is_lost():
-            _not_live(world, f"not all sites are members {trial.heal_s:g} s after the faults ended")
+            not_live(world, f"not all sites are members {trial.heal_s:g} s after the faults ended")
         world.oracles.recovery.waits_as_it_must()
         world.lost_state = True
         begin_anew(world)
         if not world.run_until(lambda: all_are_members(world), limit_s=trial.heal_s):
-            _not_live(world, f"not all sites are members {trial.heal_s:g} s after an operator decided")
+            not_live(world, f"not all sites are members {trial.heal_s:g} s after an operator decided")
     before = world.oracles.rounds_done
     world.oracles.counted.begin()
     counted, enough = world.oracles.counted, before + ROUNDS_AFTERWARDS
     if not world.run_until(lambda: world.oracles.rounds_done > enough and not counted.uncounted(), limit_s=60.0):
         if world.oracles.rounds_done <= enough:
-            _not_live(world, "rounds do not go on after the faults ended")
+            not_live(world, "rounds do not go on after the faults ended")
         # One whose worker still has results to apply counts when it has: not in the very next rounds.
         names = ", ".join(counted.uncounted())
-        _not_live(world, f"{names} train, and are counted in no round of a minute after the faults ended")
+        not_live(world, f"{names} train, and are counted in no round of a minute after the faults ended")
     if not world.liar:
         must_settle(world, trial.heal_s)
     one_falls_silent(world)
 
 
-def _not_live(world: World, what: str) -> None:
+def not_live(world: World, what: str) -> None:
     """Invariant 8 is broken, unless a member lies: one that says wrong things of its links can keep others out, and
-    stop the rounds (docs/security.md). Raises Violation or NotPromised."""
+    stop the rounds; or what all others have of the log is not in the journal of a machine that was copied
+    (docs/security.md). Raises Violation or NotPromised."""
     if world.liar:
         raise NotPromised(f"{world.liar} is a member that lies, which can stop the run: {what}")
+    if older := world.oracles.agreement.on_older():
+        raise NotPromised(f"{older}; the copy, which has it not, may be needed to elect anybody: {what}")
     world.oracles.fail(8, what)
 
 

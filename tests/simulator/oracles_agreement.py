@@ -101,6 +101,11 @@ class AgreementOracle:
         helps to elect a scheduler without it. No voter can see that (docs/security.md): there the judgement ends."""
         self._older[node.site] = node.disk
 
+    def on_older(self) -> str:
+        """What rests on a journal that had been copied before, in words; empty: nothing does."""
+        entry = self._on_older
+        return f"entry {entry} was committed with the journal of a daemon that had been copied before" if entry else ""
+
     def _is_older(self, node: Node) -> bool:
         return self._older.get(node.site) is node.disk
 
@@ -245,7 +250,7 @@ class AgreementOracle:
                 continue
             if core.log.term_at(index) != entry.term:
                 if 0 < self._on_older <= index:
-                    self._end(f"entry {index} was committed with the journal of a daemon that had been copied before")
+                    self._end(self.on_older())
                 self._fail(1, f"{node.name} leads term {core.term} without entry {index}, which is committed")
 
     def _overlap(self, node: Node, configurations: list[Configuration]) -> None:

@@ -13,6 +13,7 @@ from tests.unit.sdk.line import ShortFolder
 from typer.testing import CliRunner
 
 from chaos_protocols import events
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.causes import Cause
 from chaos_protocols.effects import Record
 from chaos_protocols.fingerprint import words_of
@@ -285,6 +286,15 @@ def test_a_ban_blocks_here_and_is_told_to_the_run_again_after_a_restart(commands
     rig.again().started()
     assert rig.driver.fed[-1] == BansChanged(sites=(C,)) and rig.driver.conduct.why_not(C)
     assert rig.trust.unblock("cccc").done and rig.driver.fed[-1] == BansChanged(sites=())
+
+
+def test_who_has_failed_since_it_was_blocked_elsewhere_is_banned_by_its_name(rig: Rig) -> None:
+    """The first operator's ban closes the link, and its site fails out of the run before the second one says it."""
+    gone = Departure(site=D, incarnation=1, last_round=9, cause="failed", reason="all its links are down", name="Delta")
+    rig.bench.pretend(roster_of(A, B, C, departed=(gone,)))
+    assert rig.trust.block("Delta", "key stolen", ban=True).done
+    assert rig.driver.fed[-1] == BansChanged(sites=(D,))
+    assert not rig.trust.block("Epsilon", "key stolen", ban=True).done
 
 
 def test_nobody_is_told_that_a_banned_site_may_connect(rig: Rig) -> None:
