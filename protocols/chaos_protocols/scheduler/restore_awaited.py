@@ -112,5 +112,7 @@ class AwaitedSites:
         if offered is None:
             return Awaited(site=gone.site, name=name, why="it is away, or its worker is")
         if offered[1] and (best is None or offered > best):
-            return Awaited(site=gone.site, name=name, why="no link leads to it")
+            return Awaited(
+                site=gone.site, name=name, why="no site of the run has a link with it; `chaosd peer add` makes one"
+            )
         return None

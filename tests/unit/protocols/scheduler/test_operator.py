@@ -236,7 +236,7 @@ def test_a_site_that_asks_and_cannot_be_reached_is_still_waited_for() -> None:
     comes_back(bench)
     lose(bench, D)
     hello(bench)
-    assert "site d (no link leads to it)" in waits(bench, B)
+    assert "site d (no site of the run has a link with it; `chaosd peer add` makes one)" in waits(bench, B)
 
 
 def test_a_site_that_came_back_with_nothing_newer_is_not_waited_for_though_no_link_leads_to_it() -> None:
@@ -267,7 +267,7 @@ def test_a_fresh_worker_does_not_hide_the_older_checkpoint_on_its_sites_disk() -
     bench.hear(D, request, by=B, incarnation=2)
     alive(bench, B, seconds=1.0)
     assert adopted(bench) is None
-    assert "site d (no link leads to it)" in waits(bench, B)
+    assert "site d (no site of the run has a link with it; `chaosd peer add` makes one)" in waits(bench, B)
 
 
 def test_what_a_site_asked_before_it_was_let_in_says_nothing_when_it_comes_again() -> None:
