@@ -288,4 +288,26 @@ NEWEST = (
         test="test_later_start:"
         "test_who_is_alone_without_the_state_dials_those_that_failed_whoever_else_is_linked_with_it",
     ),
+    Undone(
+        row=126,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.leaving:Leaving._go_on",
+                "self._last.begin_anew()",
+                "pass",
+            ),
+        ),
+        test="test_last_checkpoint:test_who_was_alone_and_has_let_somebody_in_meanwhile_asks_anew",
+    ),
+    Undone(
+        row=126,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.leaving:Leaving.give_up",
+                "self._last.begin_anew()",
+                "pass",
+            ),
+        ),
+        test="test_last_checkpoint:test_who_gave_up_waiting_and_is_heard_after_all_serves_its_state_until_it_goes",
+    ),
 )

@@ -158,6 +158,7 @@ class Leaving:
         ask, and is by now: it has let somebody in, or was let in. Then it asks anew."""
         if self._free and not self._has_nobody_to_ask():
             self._going, self.answer = "", None
+            self._last.begin_anew()
         else:
             self._go(self._going)
 
@@ -203,15 +204,17 @@ class Leaving:
             self._confirmable_s = outbox.now_s
         if not self._membership.leaving:
             return
-        for reason in (
+        reasons = (
             self._was_removed(),
             self._is_the_last_member(role),
             self._reaches_nobody(),
             self._was_not_admitted(),
             self._nothing_is_agreed(role),
-        ):
-            if reason:
-                self._go(f"left the run; {reason}")
+        )
+        if reason := next(filter(None, reasons), ""):
+            self._go(f"left the run; {reason}")
+        elif not self._going:
+            self._last.begin_anew()  # somebody may answer by now
 
     def _was_removed(self) -> str:
         """It has lost the scheduler, and those that it reaches tell it that it is out: the scheduler may be a site that

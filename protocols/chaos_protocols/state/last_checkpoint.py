@@ -74,6 +74,12 @@ class LastCheckpoint:
         """A worker came, or has loaded the state of the run."""
         self.void = False
 
+    def begin_anew(self) -> None:
+        """This site does not go yet: it serves its state again, and when it goes that is another one."""
+        if self.step is LastCheckpointStep.ASKED:
+            self._memory.yield_region()
+        self.step, self._tries = LastCheckpointStep.UNBEGUN, TRIES_MAX
+
     def is_over(self) -> bool:
         """Nothing of it is left to do, and the site may go. Begins it, and goes on with it."""
         step = self.step

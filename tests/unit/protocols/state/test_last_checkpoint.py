@@ -156,6 +156,22 @@ def test_who_was_alone_and_has_let_somebody_in_meanwhile_asks_anew() -> None:
             bench.machine.replica.roster = roster_of(A, D)
         keep_last_checkpoint(bench, 5)
         assert ended(bench) is not comes
+        serves = bench.machine.participation.state.last.step is LastCheckpointStep.UNBEGUN
+        assert serves is comes, "for the rest of its time it said that it has no snapshot (seed 9054739, 3 sites)"
+
+
+def test_who_gave_up_waiting_and_is_heard_after_all_serves_its_state_until_it_goes() -> None:
+    bench = keeper(**KEEPS)
+    bench.handle(events.LeaveRequested(request="r", reason="its user"))
+    for site in bench.machine.links.up_sites():
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file"))
+    last = bench.machine.participation.state.last
+    while last.step is LastCheckpointStep.UNBEGUN:
+        bench.wait(0.5)
+    assert last.step is LastCheckpointStep.ASKED and not ended(bench)
+    bench.up(A)
+    bench.alive(0.5)
+    assert last.step is LastCheckpointStep.UNBEGUN and not ended(bench)
 
 
 def test_a_round_that_was_under_way_when_the_worker_was_asked_is_kept_too() -> None:
