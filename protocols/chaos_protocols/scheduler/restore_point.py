@@ -216,7 +216,9 @@ class RestorePoint:
         a site has that is away is done again, as after any failure (spec 10.5)."""
         if best.checkpoint is not None or not best.round:
             return False
-        return best.trained or (self._reports.lived_through() and best.round >= self._reports.newest_round())
+        newest = self._reports.newest_round()
+        trained = best.trained and best.round + 1 >= newest  # else more was done since that was said
+        return trained or (self._reports.lived_through() and best.round >= newest)
 
     def _reads_its_checkpoint(self, now_s: float) -> bool:
         """A site was chosen for its checkpoint: it will train with no entry in the log, and no other one is chosen."""

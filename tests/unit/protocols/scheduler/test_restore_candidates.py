@@ -75,6 +75,17 @@ def test_a_worker_that_trained_until_its_daemon_ended_is_not_compared_with_other
         assert (bench.machine.roster.restored_from == (B, 1)) == trained
 
 
+def test_that_nobody_can_have_more_than_a_worker_that_had_trained_counts_until_more_is_done() -> None:
+    """It was said after a restart, then the others went on without it, and its worker died (seed 9055453, 3 sites)."""
+    gone = Departure(site=C, incarnation=1, last_round=43, cause="failed", reason="", lineage=3, newest_round=43)
+    for offered in (41, 42):
+        bench = leader_of(roster=roster_of(A, B, restore_epoch=3, resolved_round=43, first_round=44, departed=(gone,)))
+        bench.hear(B, report(bench, active=False, done_round=43))
+        bench.hear(B, msgspec.structs.replace(request(offered), trained=True))
+        alive(bench, B, seconds=2.0)
+        assert (bench.machine.roster.restored_from == (B, 1)) == (offered == 42)
+
+
 def test_nothing_is_restored_while_a_member_has_not_reported() -> None:
     bench = leader_of(roster=roster_of(A, B, C, resolved_round=5, first_round=6))
     bench.hear(B, report(bench, active=False, done_round=5))
