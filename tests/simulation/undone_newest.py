@@ -322,4 +322,55 @@ NEWEST = (
         test="test_restore_candidates:"
         "test_that_nobody_can_have_more_than_a_worker_that_had_trained_counts_until_more_is_done",
     ),
+    Undone(
+        row=128,
+        patches=(
+            Patch(
+                "chaos_protocols.state.last_checkpoint:LastCheckpoint._ended",
+                "have > asked",
+                "have.round > asked.round",
+            ),
+        ),
+        test="test_last_checkpoint:"
+        "test_a_state_from_which_the_run_has_gone_on_meanwhile_is_written_as_that_of_the_later_history",
+    ),
+    Undone(
+        row=129,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.waits:WaitsWatch._is_empty",
+                "and now_s - self._empty[2] > patience_s",
+                "",
+            ),
+        ),
+        test="test_waits:test_a_round_that_comes_up_empty_each_time_it_is_begun_anew_is_told_until_it_is_done",
+    ),
+    Undone(
+        row=130,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_point:RestorePoint._knows_its_choice",
+                "report.epoch >= facts.roster.restore_epoch",
+                "True",
+            ),
+        ),
+        test="test_restore_point:"
+        "test_what_the_chosen_site_has_asked_before_it_heard_of_that_is_no_reason_to_choose_another_one",
+    ),
+    Undone(
+        row=131,
+        patches=(Patch("chaos_protocols.membership.asking:Asking._ask_to_join", "if state.is_unsure:", "if False:"),),
+        test="test_leaving:test_a_site_asks_to_join_when_its_worker_has_loaded_the_state_that_it_was_given",
+    ),
+    Undone(
+        row=132,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.replica:RosterReplica.has",
+                "or site in raft.voters_in_force",
+                "",
+            ),
+        ),
+        test="test_belief:test_a_voter_that_is_to_be_removed_is_heard_until_that_is_known_to_be_committed",
+    ),
 )

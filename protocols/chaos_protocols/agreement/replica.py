@@ -93,9 +93,11 @@ class RosterReplica:
         return self._rules
 
     def has(self, site: SiteId) -> bool:
-        """It is in the roster, or in the agreement's configuration."""
-        configuration = self.raft.configuration
-        return self.roster.record(site) is not None or site in configuration.voters or site in configuration.learners
+        """It is in the roster, in the agreement's configuration, or has a vote in the one before, while that one may be
+        in force still."""
+        raft, configuration = self.raft, self.raft.configuration
+        agreed = site in configuration.voters or site in configuration.learners
+        return agreed or self.roster.record(site) is not None or site in raft.voters_in_force
 
     @property
     def was_in_run(self) -> bool:

@@ -63,6 +63,8 @@ class Asking:
             return  # whichever answers first would have this site's data: its operator has to choose
         up = self._network.links.up_sites()
         state = self._state
+        if state.is_unsure:
+            return  # what it offers would count as all that it has (spec 13.5)
         self._client.tell(self._joining.request(up, state.offer(), state.lineage(), state.unsaved_in()))
 
     def _ask_for_state(self) -> None:

@@ -160,7 +160,7 @@ class Admission:
             return None
         if roster.model is not None and request.model != roster.model:
             return _never(request, Cause.OTHER_MODEL.told())
-        self._restore_point.offers.inside(site, request)
+        self._restore_point.asked(site, request)
         if roster.model is None or not (self._reports.active_sites() - {site}):
             return None  # the restore point decides
         running = [one for one in self._negotiations.of(ScaleOut) if one.joiner == site]

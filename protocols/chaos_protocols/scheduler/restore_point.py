@@ -24,6 +24,7 @@ from chaos_protocols.scheduler.proposals import Proposal, with_learner
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.restore_awaited import Awaited, AwaitedSites, WitnessedRemovals
 from chaos_protocols.scheduler.restore_offers import Candidate, RestoreOffers
+from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
 
 CHECKPOINT_RATE_MIN_BYTES_PER_S = 50e6
@@ -52,7 +53,7 @@ class RestorePoint:
         self._inactive_since_s: float | None = None
         """Since when no member has trained."""
         self._loading: tuple[SiteId, float] | None = None
-        """The site that was chosen for its checkpoint, and until when it may read it."""
+        """The site that was chosen, and until when it may read its checkpoint, if it has to."""
         self._proposed: Candidate | None = None
         """Whose state the last decision was to go on from."""
         self._order: tuple[SiteId, RecoverRequest] | None = None
@@ -67,6 +68,8 @@ class RestorePoint:
         there is. An older one than somebody may have is never taken silently."""
         facts, roster = self._facts, self._facts.roster
         trains = (roster.model is not None and facts.active) or self._reports.anybody_active()
+        if trains:
+            self._loading = None
         self._forget_who_trains()
         if roster.resolving or trains or self._reports.anybody_rests():
             self._inactive_since_s, self.waiting = None, ""
@@ -88,6 +91,19 @@ class RestorePoint:
         self._proposed = chosen
         return self._restore_decision(chosen, view)
 
+    def asked(self, site: SiteId, request: StateRequest) -> None:
+        """A site of the roster asks for the state, and says what it has. Not who was chosen, and has not heard of that
+        yet: it asks again if it has to."""
+        if self._loading is None or site != self._loading[0] or self._knows_its_choice(site):
+            self.offers.inside(site, request)
+
+    def _knows_its_choice(self, site: SiteId) -> bool:
+        facts, record = self._facts, self._facts.roster.record(site)
+        if site == facts.site or record is None:
+            return True
+        report = self._reports.of(record)
+        return report is not None and report.epoch >= facts.roster.restore_epoch
+
     def _forget_who_trains(self) -> None:
         """What such a site offered comes late, or is of before it got its state."""
         if self.offers.state_requests:
@@ -95,15 +111,15 @@ class RestorePoint:
                 self.offers.is_void(site)
 
     def proposed(self, now_s: float) -> None:
-        """What was decided last is in the log: the run goes on from there. A checkpoint has the time that its disk may
-        take before anything else is chosen."""
+        """What was decided last is in the log: the run goes on from there. The site has the time that its disk may take
+        before anything else is chosen: if its worker has died since, it goes back to its checkpoint, and then it trains
+        with no entry in the log."""
         assert self._proposed is not None
         chosen, site = self._proposed, self._proposed.record.site
         self.offers.is_void(site)
-        self._order, self._loading, self.waiting = None, None, ""
-        if chosen.checkpoint is not None:
-            reading_s = chosen.model.state_bytes / CHECKPOINT_RATE_MIN_BYTES_PER_S
-            self._loading = (site, now_s + self._facts.settings.transfer_stall_s + reading_s)
+        self._order, self.waiting = None, ""
+        reading_s = chosen.model.state_bytes / CHECKPOINT_RATE_MIN_BYTES_PER_S
+        self._loading = (site, now_s + self._facts.settings.transfer_stall_s + reading_s)
 
     def _nobody_trains(self, now_s: float) -> bool:
         """Whether that is certain, and not only unheard."""
@@ -221,7 +237,8 @@ class RestorePoint:
         return trained or (self._reports.lived_through() and best.round >= newest)
 
     def _reads_its_checkpoint(self, now_s: float) -> bool:
-        """A site was chosen for its checkpoint: it will train with no entry in the log, and no other one is chosen."""
+        """A site was chosen, and has not asked again: it will train with no entry in the log, and no other one is
+        chosen."""
         if self._loading is None:
             return False
         site, until_s = self._loading

@@ -41,7 +41,8 @@ class WaitsWatch:
         self._named: frozenset[str] = frozenset()
         """Who was said to be waited for."""
         self._look_s = self._tell_s = float("-inf")
-        self._empty_since_s: float | None = None
+        self._empty: tuple[int, float, float] | None = None
+        """The round to which nobody has anything to give, since when, and when that was seen last; None: none is."""
         self._nobody_gave = False
 
     def look(self, now_s: float) -> RoundWaits | None:
@@ -84,13 +85,17 @@ class WaitsWatch:
         return wait.seconds >= (settings.failure_timeout_s if soon else settings.waits_told_s)
 
     def _is_empty(self, now_s: float) -> bool:
-        """Nobody has had anything to give to the running round for a while."""
-        if self._reports.empty_round() is None:
-            self._empty_since_s = None
-        elif self._empty_since_s is None:
-            self._empty_since_s = now_s
-        since_s = self._empty_since_s
-        return since_s is not None and now_s - since_s >= self._facts.settings.waits_told_s
+        """Nobody has had anything to give to the running round for a while, however often it was begun anew since: who
+        has the state is asked again and again."""
+        patience_s, number = self._facts.settings.waits_told_s, self._reports.empty_round()
+        if self._empty is not None and self._empty[0] <= self._facts.done_round:
+            self._empty = None
+        if number is not None:
+            since_s = now_s if self._empty is None else self._empty[1]
+            self._empty = (number, since_s, now_s)
+        elif self._empty is not None and now_s - self._empty[2] > patience_s:
+            self._empty = None
+        return self._empty is not None and now_s - self._empty[1] >= patience_s
 
     @property
     def limit_s(self) -> float:

@@ -57,8 +57,8 @@ class LastCheckpoint:
         self._reached = reached
         self._source, self._memory, self._files = source, memory, files
         self._tries = TRIES_MAX
-        self._round = 0
-        """Of the state that the worker was asked for."""
+        self._asked: CheckpointFacts | None = None
+        """The state that the worker was asked for, as it was known then; None: none yet."""
         self._asked_s = outbox.now_s
         """When it was."""
         self._said_s = float("-inf")
@@ -96,17 +96,19 @@ class LastCheckpoint:
 
     def takes(self, round_number: int) -> bool:
         """The copy of that round is the one to be written."""
-        return self.step is LastCheckpointStep.ASKED and round_number == self._round
+        asked = self._asked
+        return self.step is LastCheckpointStep.ASKED and asked is not None and round_number == asked.round
 
     def _begun(self) -> LastCheckpointStep:
-        """One that is being made goes first: it may be the one."""
-        if self._memory.is_copying or self._files.is_writing:
+        """One that is being made goes first: it may be the one. So does an update that was under way meanwhile."""
+        updates = self._tries < TRIES_MAX and self._rounds.delivery.unanswered and not self._waited_enough()
+        if self._memory.is_copying or self._files.is_writing or updates:
             return LastCheckpointStep.UNBEGUN
         have = self._unwritten()
         if have is None or not self._tries:
             return LastCheckpointStep.OVER
         self._tries -= 1
-        self._round = have.round
+        self._asked = have
         self._source.release()  # who gets the state from here loses this source either way
         self._memory.ask_for(have.round, alone=True)
         self._asked_s = self._outbox.now_s
@@ -138,14 +140,18 @@ class LastCheckpoint:
         """A worker that says nothing is not waited for any longer than a site that says nothing."""
         if self._files.is_writing:
             return LastCheckpointStep.WRITING
-        patience_s = self._outbox.settings.negotiation_timeout_s
-        silent = not self._memory.is_copying and self._outbox.now_s - self._asked_s > patience_s
+        silent = not self._memory.is_copying and self._waited_enough()
         if self._memory.idle or silent or not (self._session.present or self._memory.is_copying):
             self._memory.yield_region()
             return self._ended()
         return LastCheckpointStep.ASKED
 
+    def _waited_enough(self) -> bool:
+        return self._outbox.now_s - self._asked_s > self._outbox.settings.negotiation_timeout_s
+
     def _ended(self) -> LastCheckpointStep:
-        """There is a file, or none. A round that was under way may have been done meanwhile."""
-        newer = self._session.present and self._session.round > self._round
+        """There is a file, or none. A round that was under way may have been done meanwhile; or the run has gone on
+        from this very state, which is of a later lineage then."""
+        have, asked = self._unwritten(), self._asked
+        newer = have is not None and asked is not None and have > asked
         return LastCheckpointStep.UNBEGUN if newer else LastCheckpointStep.OVER

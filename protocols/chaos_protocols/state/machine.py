@@ -84,13 +84,18 @@ class WorkerState:
         """The lineage of which there is no checkpoint here, nor was, nor soon will be; 0: none is known."""
         return 0 if self.files.is_writing else self._reached.unsaved_in
 
+    @property
+    def is_unsure(self) -> bool:
+        """Which state its worker has is known when it has answered: it was given a result, or told to load a state."""
+        return self._rounds.delivery.unanswered or self.session.region.loads
+
     def request(self) -> StateRequest | None:
         """What a member asks the scheduler for; None: its worker has the state, or it is on its way."""
         model = self.session.model
         if model is None or self._rounds.worker_round is not None or self.is_coming:
             return None
-        if self._rounds.delivery.unanswered:
-            return None  # which state it has is known when it has answered
+        if self.is_unsure:
+            return None
         return StateRequest(
             incarnation=self._outbox.facts.incarnation,
             worker_round=self.session.round,

@@ -32,6 +32,11 @@ class WorkerRegion:
         """It is the daemon's: the worker touches it only when it is told to."""
         return not self._loads and not self._snapshots
 
+    @property
+    def loads(self) -> bool:
+        """It was told to load a state, and has not."""
+        return bool(self._loads)
+
     def began(self) -> None:
         """A new session: it knows of no order to the one before."""
         self._loads.clear()

@@ -118,6 +118,14 @@ def test_nothing_that_binds_is_taken_from_a_guest_after_a_restart(message: Messa
     assert facts(bench) == before and bench.machine.inbound.rejected == rejected + 1
 
 
+def test_a_voter_that_is_to_be_removed_is_heard_until_that_is_known_to_be_committed() -> None:
+    """All were started again, with nothing known to be committed but the first roster; of three voters each of two had
+    an entry without one of the others, and nobody was elected (seed 9060577, 3 sites)."""
+    removal = LogEntry(index=EPOCH + 1, term=1, command=b"", configuration=Configuration(voters=(A, B), learners=()))
+    bench = Bench(A, roster_of(A), voters=(A, B, C), entries=(removal,), incarnation=2).up(B, C, D)
+    assert bench.machine.is_trusted(C) and not bench.machine.is_trusted(D)
+
+
 def test_a_restarted_site_follows_the_scheduler_that_its_journal_knows() -> None:
     bench = restarted()
     bench.hear(A, RaftEnvelope(message=append()))

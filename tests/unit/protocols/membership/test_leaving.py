@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.unit.protocols.follower import (
     finish_round,
     keep_last_checkpoint,
+    learner,
     level_learner,
     of,
     to_worker,
@@ -22,7 +23,7 @@ from chaos_protocols import events
 from chaos_protocols.agreement.commands import PromoteSite
 from chaos_protocols.effects import AnswerRequest, CloseLink, Contribute, StopDaemon
 from chaos_protocols.wire.control import Goodbye, JoinRequest, LeaveAnswer, LeaveRequest
-from chaos_protocols.wire.worker import Dismissed, TrainFrom
+from chaos_protocols.wire.worker import Dismissed, LoadState, TrainFrom
 
 
 def test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner() -> None:
@@ -86,6 +87,20 @@ def test_a_site_that_has_asked_to_join_asks_to_leave_for_it_may_have_been_admitt
             assert sent(bench.taken(), JoinRequest)
         out = bench.handle(events.LeaveRequested(request="r", reason="its user"))
         assert any(isinstance(one, StopDaemon) for one in out) is not asked
+
+
+def test_a_site_asks_to_join_when_its_worker_has_loaded_the_state_that_it_was_given() -> None:
+    """A script that hangs may have the state of before, and what its site offers counts as all that it has (seed
+    9060486, 2 sites)."""
+    bench = learner()
+    assert to_worker(bench.handle(events.TransferFinished(transfer="t")), LoadState)
+    bench.pretend(roster_of(A, B))
+    bench.machine.participation.state.leave_run()
+    bench.taken()
+    scheduled = heartbeat(scheduler=A, knows_you=False)
+    assert not sent(bench.hear(A, scheduled) + bench.alive(3.0), JoinRequest)
+    bench.handle(events.WorkerLoaded(round=0))
+    assert sent(bench.hear(A, scheduled) + bench.alive(1.0), JoinRequest)
 
 
 def test_a_site_that_was_in_the_run_before_its_restart_asks_to_leave() -> None:

@@ -267,11 +267,35 @@ def test_a_site_that_asks_again_has_not_got_it_from_its_disk_and_another_one_is_
     asks(bench, B, checkpoint=disk(LATEST))
     assert adopted(bench) == (B, LATEST)
     bench.taken()
+    bench.hear(B, report(bench, active=False))  # it has heard of that
     asks(bench, B)
     asks(bench, C, checkpoint=disk(LATEST - 1))
     alive(bench, B, C, seconds=2 * SETTINGS.failure_timeout_s)
     patience(bench, B, C)
     assert adopted(bench) == (C, LATEST - 1)
+
+
+def test_what_the_chosen_site_has_asked_before_it_heard_of_that_is_no_reason_to_choose_another_one() -> None:
+    """Its worker died as it was chosen, and it went back to its disk; another site with the same state was chosen while
+    it trained with that (seed 9059534, 4 sites)."""
+    bench = without_state(B, C)
+    hello(bench)
+    asks(bench, B, worker_round=LATEST)
+    asks(bench, C, checkpoint=disk(LATEST))
+    alive(bench, B, C, seconds=0.5)
+    assert adopted(bench) == (B, LATEST)
+    bench.taken()
+    before = msgspec.structs.replace(report(bench, active=False), epoch=bench.machine.roster.restore_epoch - 1)
+    for _ in range(3):
+        bench.hear(B, before)
+        asks(bench, B)
+        asks(bench, C, checkpoint=disk(LATEST))
+        alive(bench, B, C, seconds=1.0)
+    assert adopted(bench) is None, "its disk may take as long as any transfer"
+    bench.hear(B, report(bench, active=False))
+    asks(bench, B)
+    alive(bench, B, C, seconds=2 * SETTINGS.failure_timeout_s)
+    assert adopted(bench) == (C, LATEST), "it has heard of it, and asks again"
 
 
 def test_a_request_of_a_former_start_offers_no_state() -> None:

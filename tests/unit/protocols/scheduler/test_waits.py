@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, mo
 
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.scheduler.pace import ROUNDS_TIMED_MIN, Pace
-from chaos_protocols.scheduler.waits import BEHIND, UNHEARD
+from chaos_protocols.scheduler.waits import BEHIND, UNHEARD, WaitsWatch
 from chaos_protocols.wire.control import RoundWaits, SiteStatus
 from chaos_protocols.wire.plans import Tag
 
@@ -171,6 +172,24 @@ def test_a_few_long_rounds_are_not_the_usual_ones_and_a_few_rounds_are_none() ->
     for _ in range(100):
         pace.round_took(2.0)
     assert pace.usual_s == 2.0
+
+
+def test_a_round_that_comes_up_empty_each_time_it_is_begun_anew_is_told_until_it_is_done() -> None:
+    """Who has the state is asked again once a second, and gives what is not finite (seed 9057630, 2 sites)."""
+    empty: dict[str, int | None] = {"round": None}
+    facts: Any = SimpleNamespace(settings=SETTINGS, done_round=18)
+    reports: Any = SimpleNamespace(empty_round=lambda: empty["round"])
+    watch = WaitsWatch(facts, reports, Pace())
+    seen = []
+    for step in range(80):
+        empty["round"] = 19 if step % 4 == 3 else None  # for a quarter of each second
+        seen.append(watch._is_empty(step * 0.25))
+    told_from = round((0.75 + SETTINGS.waits_told_s) / 0.25)
+    assert seen.index(True) == told_from and all(seen[told_from:])
+    facts.done_round = 19
+    assert not watch._is_empty(20.25)
+    empty["round"] = 20
+    assert not watch._is_empty(20.5), "that is another one"
 
 
 def test_who_rests_is_told_with_the_reason_and_needs_no_other_state() -> None:

@@ -190,6 +190,22 @@ def test_a_round_that_was_under_way_when_the_worker_was_asked_is_kept_too() -> N
     assert ended(bench)
 
 
+def test_a_state_from_which_the_run_has_gone_on_meanwhile_is_written_as_that_of_the_later_history() -> None:
+    """The file of the former one counts as older than what the run has reached (seed 9056856, 2 sites)."""
+    bench, _ = released()
+    bench.handle(events.WorkerSnapshotTaken(round=1))
+    (former,) = of(bench.handle(events.MemoryCheckpointSaved(round=1, reason="")), WriteCheckpoint)
+    bench.machine.participation.reached.holds(former.checkpoint.lineage + 5)
+    bench.handle(events.CheckpointWritten(checkpoint=former.checkpoint, size_bytes=1, took_s=0.1))
+    assert not ended(bench)
+    bench.alive(0.5)
+    bench.handle(events.WorkerSnapshotTaken(round=1))
+    (later,) = of(bench.handle(events.MemoryCheckpointSaved(round=1, reason="")), WriteCheckpoint)
+    assert (later.checkpoint.lineage, later.checkpoint.round) == (former.checkpoint.lineage + 5, 1)
+    bench.handle(events.CheckpointWritten(checkpoint=later.checkpoint, size_bytes=1, took_s=0.1))
+    assert ended(bench)
+
+
 def test_who_writes_its_last_checkpoint_tells_a_joiner_to_look_elsewhere() -> None:
     bench, _ = released()
     bench.taken()
