@@ -68,8 +68,6 @@ class RestorePoint:
         there is. An older one than somebody may have is never taken silently."""
         facts, roster = self._facts, self._facts.roster
         trains = (roster.model is not None and facts.active) or self._reports.anybody_active()
-        if trains:
-            self._loading = None
         self._forget_who_trains()
         if roster.resolving or trains or self._reports.anybody_rests():
             self._inactive_since_s, self.waiting = None, ""
@@ -105,10 +103,13 @@ class RestorePoint:
         return report is not None and report.epoch >= facts.roster.restore_epoch
 
     def _forget_who_trains(self) -> None:
-        """What such a site offered comes late, or is of before it got its state."""
-        if self.offers.state_requests:
+        """What such a site offered comes late, or is of before it got its state; and who was chosen is waited for no
+        more."""
+        if self.offers.state_requests or self._loading is not None:
             for site in self._reports.active_sites():
                 self.offers.is_void(site)
+                if self._loading is not None and site == self._loading[0]:
+                    self._loading = None
 
     def proposed(self, now_s: float) -> None:
         """What was decided last is in the log: the run goes on from there. The site has the time that its disk may take
