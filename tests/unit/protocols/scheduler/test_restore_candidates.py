@@ -133,7 +133,7 @@ def test_what_comes_late_of_a_site_that_trains_by_now_is_no_offer() -> None:
     bench = leader_of(B)
     bench.hear(B, report(bench))
     bench.hear(B, msgspec.structs.replace(request(10), trained=True))
-    bench.hear(B, report(bench, active=False, done_round=15))
+    bench.hear(B, report(bench, active=False, done_round=11))
     alive(bench, B, seconds=2.0)
     assert bench.machine.roster.restored_from is None
 
