@@ -188,7 +188,7 @@ def _headline(status: Status, names: dict[str, str]) -> Text:
         text.append(f", all of release {releases.pop()}")
     text.append(
         f"\nepoch {status.epoch}  term {status.term}  round {status.round}{pace}  scheduler {scheduler}"
-        f"  result {printable(status.result_digest)[:12] or UNKNOWN}  up {_duration(status.uptime_s)}"
+        f"\nresult {printable(status.result_digest)[:12] or UNKNOWN}  up {_duration(status.uptime_s)}"
     )
     return text
 
