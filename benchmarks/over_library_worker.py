@@ -32,6 +32,8 @@ RANKS = {"library": 2, "layers": 2, "replicas": 2, "library_stages": 4, "stages"
 STAGES = 2
 MICRO_BATCHES, WIDTH, BLOCKS, HEADS, LENGTH, DROPOUT = 8, 64, 6, 4, 64, 0.1
 BLOCK_STEPS = 20
+"""Of a turn: a controller that stood still meanwhile catches up in the first ones, and a median leaves those out."""
+
 LOOK_S = 0.01
 """Between two looks at whose turn it is: those who wait must not be felt by those who train."""
 

@@ -39,8 +39,9 @@ def damage(node: Node, lost: tuple[int, int], after_s: float) -> None:
     node.kill_worker()
     astray = node.world.oracles.rounds.is_given_up(old.round, old.state)
     region = Region(STATE_BYTES)
-    left = replace(old, region=region, round=0, part=old.round, lost=lost, training=False, snapshot_due=None)
-    left.astray = astray
+    left = replace(
+        old, region=region, round=0, part=old.round, lost=lost, astray=astray, training=False, snapshot_due=None
+    )
     node.later(after_s, lambda: _back(node, left))
 
 

@@ -105,6 +105,7 @@ class Gauges(Collector):
         yield "member", [], machine.membership.state.value == "member"
         yield "scheduler", [], machine.scheduler_site() == machine.site
         yield "worker_connected", [], driver.workers.connected
+        yield "checkpoint_failing", [], bool(machine.state.files.failure)
         if (applied := machine.rounds.worker_round) is not None:
             yield "worker_rounds_behind", [], max(0, machine.rounds.completed_round - applied)
         vectors = driver.bulk.reduce.vectors
@@ -150,8 +151,6 @@ class Gauges(Collector):
         if fetch.plan is not None:
             yield "transfer_verified_bytes", [], fetch.verified_bytes
             yield "transfer_size_bytes", [], fetch.plan.state_bytes
-
-        yield "checkpoint_failing", [], bool(self._driver.machine.state.files.failure)
 
     def _system(self) -> Iterator[Sample]:
         with contextlib.suppress(psutil.Error, OSError), self._process.oneshot():
