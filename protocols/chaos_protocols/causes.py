@@ -38,6 +38,11 @@ class Cause(Enum):
         "an answer of the run",
         "nothing for some seconds; a better cause stands here as soon as one is known",
     )  # fmt: skip
+    SCRIPT_ANSWERS = Meaning(
+        "script-answers", Place.WAITS, "asks to join when this site's script has answered what it was last given",
+        "the script of this site",
+        "nothing for as long as an update, or loading a state, takes; a script that hangs has to be started again",
+    )  # fmt: skip
     NO_PEER = Meaning(
         "no-peer", Place.WAITS,
         "asking to join: the configuration names no peer, and no site has dialled this one; name a site of the run in "
@@ -116,8 +121,7 @@ class Cause(Enum):
         "nothing; asked again by itself",
     )  # fmt: skip
     HAS_LEFT = Meaning(
-        "has-left", Place.WAITS,
-        "this start of its daemon has left the run; this request was under way for long",
+        "has-left", Place.WAITS, "this start of its daemon has left the run; this request was under way for long",
         "the operator of this site",
         "start the daemon again",
     )  # fmt: skip
@@ -214,15 +218,13 @@ class Cause(Enum):
         "shows what there is, and what each way costs",
     )  # fmt: skip
     STATE_AWAITED = Meaning(
-        "state-awaited", Place.WAITS,
-        "{reason}",
+        "state-awaited", Place.WAITS, "{reason}",
         "the sites that are named: their daemons, scripts or checkpoints",
         "bring them back. If that cannot be: `chaosd recover` shows what there is, and goes on from it at an "
         "operator's word",
     )  # fmt: skip
     ROUND_WAITS = Meaning(
-        "round-waits", Place.WAITS,
-        "{reason}",
+        "round-waits", Place.WAITS, "{reason}",
         "the scripts of the sites that are named; where the text says so, their daemons or links",
         "look at the script there: what it does on purpose belongs into `with coordinator.evaluating():`; one that "
         "hangs has to be started again. A daemon that does not follow: its processor and its links. Bytes that do not "
@@ -331,14 +333,12 @@ class Cause(Enum):
         "`chaosd unblock ID`. Banned: for good; that institution comes back with a new key",
     )  # fmt: skip
     REFUSED_VERSION = Meaning(
-        "refused-other-version", Place.REFUSES,
-        "it speaks another protocol: {reason}",
+        "refused-other-version", Place.REFUSES, "it speaks another protocol: {reason}",
         "the operator who has the older release",
         "install what the text names, at the end that it names",
     )  # fmt: skip
     REFUSED_NAME = Meaning(
-        "refused-run-of-other-name", Place.REFUSES,
-        "it takes part in a run of another name: {reason}",
+        "refused-run-of-other-name", Place.REFUSES, "it takes part in a run of another name: {reason}",
         "the operator of either end",
         "give both the same `run`, or take the peer out of `[[peers]]`",
     )  # fmt: skip
@@ -350,8 +350,7 @@ class Cause(Enum):
         "as for `peer-in-other-run`",
     )  # fmt: skip
     REFUSED_START = Meaning(
-        "refused-older-start", Place.REFUSES,
-        "a newer start of its daemon is known: {reason}",
+        "refused-older-start", Place.REFUSES, "a newer start of its daemon is known: {reason}",
         "the operator of that site",
         "if it stays: two daemons have one key (a copied machine), or that machine's clock is behind",
     )  # fmt: skip

@@ -147,7 +147,7 @@ EARLY = (
                 "if False:",
             ),
         ),
-        test="test_admission:test_a_caught_up_learner_whose_joining_nobody_remembers_is_promoted",
+        test="test_state_requests:test_a_caught_up_learner_whose_joining_nobody_remembers_is_promoted",
     ),
     Undone(
         row=14,

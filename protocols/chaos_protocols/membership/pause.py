@@ -133,6 +133,8 @@ class Pause:
         if network.hears_of_two_runs():
             told = "; ".join(f"{short(run)}: {_named(sites)}" for run, sites in network.runs_heard().items())
             return Cause.TWO_RUNS.told(runs=told)
+        if self._state.is_unsure:
+            return Cause.SCRIPT_ANSWERS.told()  # `Asking` says nothing before
         if joining.answer is not None:
             return joining.answer
         beats = [beat for site in up if (beat := network.links.neighbours[site].beat) is not None]

@@ -21,6 +21,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import PromoteSite
+from chaos_protocols.causes import Cause
 from chaos_protocols.effects import AnswerRequest, CloseLink, Contribute, StopDaemon
 from chaos_protocols.wire.control import Goodbye, JoinRequest, LeaveAnswer, LeaveRequest
 from chaos_protocols.wire.worker import Dismissed, LoadState, TrainFrom
@@ -99,6 +100,7 @@ def test_a_site_asks_to_join_when_its_worker_has_loaded_the_state_that_it_was_gi
     bench.taken()
     scheduled = heartbeat(scheduler=A, knows_you=False)
     assert not sent(bench.hear(A, scheduled) + bench.alive(3.0), JoinRequest)
+    assert bench.machine.participation.pause.why() == Cause.SCRIPT_ANSWERS.told()
     bench.handle(events.WorkerLoaded(round=0))
     assert sent(bench.hear(A, scheduled) + bench.alive(1.0), JoinRequest)
 
