@@ -153,7 +153,7 @@ class Reports:
         if site == facts.site:
             return facts.active
         _, heard_s = self._newest.get(site, (None, 0.0))
-        return heard_s > since_s and site in self._active()
+        return heard_s > since_s and site in self.active_sites()
 
     def anybody_rests(self) -> bool:
         """Some member's worker has the state, but gives nothing at the moment: the run needs no other state."""
