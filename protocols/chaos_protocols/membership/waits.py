@@ -60,7 +60,7 @@ class Waits:
         rounds = self._rounds
         running, own = rounds.running, rounds.own
         open_here = running is not None and running.round == round_number
-        return open_here and rounds.active and not own.given and own.fence_round is None
+        return open_here and rounds.active and not own.given and not own.is_held(round_number)
 
     def look(self) -> None:
         """At every beat: since when a round is in doubt."""

@@ -43,6 +43,8 @@ class OwnContribution:
         """A planned change is under way: nothing is given from this round on until its fate is known."""
         self.held_from: int | None = None
         """The run waits for a joiner: nothing is given from this round on."""
+        self.stopped = False
+        """This site goes: what its worker has now is to be on its disk."""
         self.begun = 0.0
         """Weight of the part of which only pieces were given to the round that is open; 0: none was."""
         self._offered: tuple[int, float] | None = None
@@ -78,6 +80,15 @@ class OwnContribution:
         """Give nothing from that round on, for a joiner's sake; None: go on."""
         self.held_from = round_number
 
+    def stop(self, stopped: bool) -> None:
+        """Give nothing more; False: go on."""
+        self.stopped = stopped
+
+    def is_held(self, round_number: int) -> bool:
+        """Whether nothing is given to that round for now, whatever the worker has for it."""
+        gates = (self.fence_round, self.held_from)
+        return self.stopped or any(gate is not None and round_number >= gate for gate in gates)
+
     def begin(self) -> None:
         """The run goes on from another round: nothing was given in it."""
         self.given_round = 0
@@ -94,9 +105,7 @@ class OwnContribution:
 
     def give(self, round_number: int, *, active: bool, pieces: bool) -> GivenPart | None:
         """None: nothing now. What is returned counts as given. `pieces`: a part may be given before it is whole."""
-        if self.fence_round is not None and round_number >= self.fence_round:
-            return None
-        if self.held_from is not None and round_number >= self.held_from:
+        if self.is_held(round_number):
             return None
         if self._offered is not None and self._offered[0] == round_number:
             return self._whole(round_number, self._offered[1])

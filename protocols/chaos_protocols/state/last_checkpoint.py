@@ -79,9 +79,14 @@ class LastCheckpoint:
         if self.step is LastCheckpointStep.ASKED:
             self._memory.yield_region()
         self.step, self._tries = LastCheckpointStep.UNBEGUN, TRIES_MAX
+        if self._rounds.own.stopped:
+            self._rounds.own.stop(False)
+            self._outbox.emit(self._rounds.advance())
 
     def is_over(self) -> bool:
-        """Nothing of it is left to do, and the site may go. Begins it, and goes on with it."""
+        """Nothing of it is left to do, and the site may go. Begins it, and goes on with it; meanwhile this site gives
+        nothing to a round: one that is alone would do some while its file is written."""
+        self._rounds.own.stop(True)
         step = self.step
         if step is LastCheckpointStep.UNBEGUN:
             step = self._begun()

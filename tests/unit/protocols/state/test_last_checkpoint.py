@@ -12,7 +12,7 @@ from tests.unit.protocols.state.test_local_checkpoint import keeper
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Replicate
-from chaos_protocols.effects import ReleaseState, SaveMemoryCheckpoint, StopDaemon, WriteCheckpoint
+from chaos_protocols.effects import Contribute, ReleaseState, SaveMemoryCheckpoint, StopDaemon, WriteCheckpoint
 from chaos_protocols.state.last_checkpoint import TOLD_EVERY_S, LastCheckpointStep
 from chaos_protocols.wire.control import LeaveAnswer
 from chaos_protocols.wire.plans import CheckpointFacts
@@ -172,6 +172,22 @@ def test_who_gave_up_waiting_and_is_heard_after_all_serves_its_state_until_it_go
     bench.up(A)
     bench.alive(0.5)
     assert last.step is LastCheckpointStep.UNBEGUN and not ended(bench)
+
+
+def test_who_goes_gives_nothing_to_a_round_until_its_state_is_written_or_it_stays_after_all() -> None:
+    """Alone, one did some rounds while its file was written, three times, and went without the rest (seed 9071592,
+    2 sites)."""
+    bench = keeper(**KEEPS)
+    tag = bench.machine.rounds.running
+    assert tag is not None and tag.round == 2 and bench.machine.rounds.active
+    bench.handle(events.LeaveRequested(request="r", reason="its user"))
+    for site in bench.machine.links.up_sites():
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file"))
+    while bench.machine.participation.state.last.step is LastCheckpointStep.UNBEGUN:
+        bench.wait(0.5)
+    assert not of(bench.handle(events.WorkerContributed(round=2, weight=1.0)), Contribute)
+    bench.up(A)
+    assert [one.weight for one in of(bench.alive(0.5), Contribute)] == [1.0]
 
 
 def test_a_round_that_was_under_way_when_the_worker_was_asked_is_kept_too() -> None:
