@@ -377,12 +377,12 @@ NEWEST = (
         row=133,
         patches=(
             Patch(
-                "chaos_protocols.scheduler.machine:SchedulerMachine._propose_pending",
-                "self._has_the_state(negotiation)",
-                "False",
+                "chaos_protocols.state.machine:WorkerState.begin_if_new",
+                "if membership.is_member and membership.begun and rounds.active:",
+                "if False:",
             ),
         ),
-        test="test_state_requests:test_a_request_comes_to_nothing_where_its_site_says_before_its_turn_that_it_trains",
+        test="test_catch_up:test_a_plan_that_comes_when_the_worker_trains_again_is_not_followed_and_said_to_be_over",
     ),
     Undone(
         row=134,

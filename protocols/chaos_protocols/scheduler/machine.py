@@ -30,15 +30,7 @@ from chaos_protocols.scheduler.decisions import Decision
 from chaos_protocols.scheduler.facts import Host
 from chaos_protocols.scheduler.failures import FailureDetector
 from chaos_protocols.scheduler.join_figures import RunFigures
-from chaos_protocols.scheduler.negotiation import (
-    Committed,
-    LearnerCaughtUp,
-    Negotiation,
-    ProposalLost,
-    ScaleIn,
-    ScaleOut,
-)
-from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
+from chaos_protocols.scheduler.negotiation import Committed, Negotiation, ProposalLost, ScaleIn
 from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.progress import ProgressWatch
 from chaos_protocols.scheduler.proposals import CannotPropose, Proposal, Situation
@@ -334,10 +326,6 @@ class SchedulerMachine:
                 continue
             if not negotiations.may_propose(negotiation, trains=self.term.reports.anybody_active()):
                 continue
-            if isinstance(negotiation, ScaleOut) and self._has_the_state(negotiation):
-                negotiations.has_its_turn(identifier)
-                negotiations.feed(identifier, LearnerCaughtUp())
-                return True
             proposal = self._proposal_of(negotiation, now_s)
             if isinstance(proposal, ProposalLost):
                 negotiations.has_its_turn(identifier)
@@ -351,11 +339,6 @@ class SchedulerMachine:
             negotiations.waits_again(identifier)
             return False
         return False
-
-    def _has_the_state(self, transfer: ScaleOut) -> bool:
-        """A site of the roster that asked for the state has it by now (spec 8.5)."""
-        waited = transfer.request is None and transfer.state is ScaleOutState.ADMITTING
-        return waited and self.term.reports.trains_since(transfer.joiner, transfer.started_s)
 
     def _proposal_of(self, negotiation: Negotiation, now_s: float) -> Proposal | ProposalLost | None:
         """Its command, made from the roster as it is now; why there is none; or None: later, when a leaver no longer

@@ -147,14 +147,6 @@ class Reports:
     def anybody_active(self) -> bool:
         return next(self._active(), None) is not None
 
-    def trains_since(self, site: SiteId, since_s: float) -> bool:
-        """Whether its worker has the state and trains, as it has said after that time."""
-        facts = self._facts
-        if site == facts.site:
-            return facts.active
-        _, heard_s = self._newest.get(site, (None, 0.0))
-        return heard_s > since_s and site in self.active_sites()
-
     def anybody_rests(self) -> bool:
         """Some member's worker has the state, but gives nothing at the moment: the run needs no other state."""
         return any(report.rests for report in self.of_members().values())

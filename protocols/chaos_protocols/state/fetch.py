@@ -62,6 +62,10 @@ class StateFetch:
         """It was not tried yet."""
         return plan.transfer != self._tried
 
+    def pass_over(self, plan: ReplicationPlan) -> None:
+        """The worker has the state: this plan is not followed, also when it has lost it later."""
+        self._tried = plan.transfer
+
     def take(self, plan: ReplicationPlan, roster: Roster) -> None:
         """Follow this plan of that roster; `start` begins."""
         self._brings = Loaded(

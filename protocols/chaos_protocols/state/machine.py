@@ -144,6 +144,9 @@ class WorkerState:
         transfer has begun."""
         plan, membership, rounds = roster.replication, self._membership, self._rounds
         if plan is not None and plan.joiner == self._outbox.facts.site and self.fetch.is_new(plan):
+            if membership.is_member and membership.begun and rounds.active:
+                self.fetch.pass_over(plan)  # what it asked for came late, or its turn did; `CatchUp` says so
+                return False
             self.fetch.cancel()
             if not membership.is_member or not membership.begun:
                 self._outbox.emit(rounds.begin_at(plan.round))

@@ -55,7 +55,6 @@ class ScaleOut(Negotiation):
         (S.CONNECTING, SubjectGone): "_lost",
         (S.CONNECTING, Resolution): None,
         (S.ADMITTING, LinkAnswered): "_late_answer",
-        (S.ADMITTING, LearnerCaughtUp): "_needs_none",
         (S.ADMITTING, Committed): "_admitted",
         (S.ADMITTING, ProposalLost): "_not_proposed",
         (S.ADMITTING, SubjectGone): "_lost",
@@ -158,10 +157,6 @@ class ScaleOut(Negotiation):
     def _admitted(self, event: Committed) -> list[Order]:
         self.state = S.REPLICATING
         return []
-
-    def _needs_none(self, event: LearnerCaughtUp) -> list[Order]:
-        """An earlier transfer brought it while this waited for its turn."""
-        return self._conclude(S.DONE, "done", "its worker has the state by now")
 
     def _not_proposed(self, event: ProposalLost) -> list[Order]:
         if event.refused and self.request is not None:

@@ -10,7 +10,7 @@ from tests.unit.protocols.one_site import SETTINGS, A, B, D, records, roster_of,
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import PromoteSite, Replicate
-from chaos_protocols.effects import CancelTransfer, Contribute, DeliverResult
+from chaos_protocols.effects import CancelTransfer, Contribute, DeliverResult, FetchState
 from chaos_protocols.membership.catch_up import GROWTH_MAX, LAPS_WITHOUT_GAIN_MAX
 from chaos_protocols.state.outrun import OUTRUN_MAX, Outrun
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
@@ -87,6 +87,25 @@ def waited_for() -> Behind:
     bench.agreed(PromoteSite(site=D, views=views(bench, first, add_member=D), waits=True))
     bench.rounds()
     return bench
+
+
+def test_a_plan_that_comes_when_the_worker_trains_again_is_not_followed_and_said_to_be_over() -> None:
+    """What it had asked before came late (seed 9077162, 4 sites), or its turn did (9059423, 7 sites): it was given the
+    state once more, and counted with weight 0 meanwhile."""
+    bench = Behind()
+    bench.load(behind=0)
+    bench.agreed(PromoteSite(site=D, views=views(bench, 2, add_member=D)))
+    bench.taken()
+    again = plan(D, B, transfer="late", round_number=1)
+    bench.agreed(Replicate(views=views(bench, 2), replication=again))
+    out = bench.taken() + bench.alive(0.5)
+    assert bench.machine.rounds.active and not of(out, FetchState)
+    assert {told.transfer for _, told in sent(out, CaughtUp)} == {"late"}
+    bench.handle(events.WorkerLost(reason="killed"))
+    hello(bench)
+    assert not of(bench.agreed(Replicate(views=views(bench, 2), replication=again)), FetchState), "it is over"
+    newer = plan(D, B, transfer="newer", round_number=1)
+    assert of(bench.agreed(Replicate(views=views(bench, 2), replication=newer)), FetchState)
 
 
 def test_a_worker_that_has_less_to_do_after_each_lap_catches_up_by_results_alone() -> None:

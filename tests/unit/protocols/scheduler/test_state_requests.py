@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.protocols.one_site import MODEL, A, B, C, D, E, leader_of, record, records, roster_of
-from tests.unit.protocols.scheduler.test_admission import answer, negotiations, report, training
+from tests.unit.protocols.one_site import MODEL, A, B, C, D, E, leader_of, record, roster_of
+from tests.unit.protocols.scheduler.test_admission import answer, negotiations, training
 
-from chaos_protocols.names import short
 from chaos_protocols.scheduler.negotiation import ScaleOut
 from chaos_protocols.wire.control import CaughtUp, StateRequest
 from chaos_protocols.wire.versions import SPOKEN
@@ -68,35 +67,6 @@ def test_a_request_that_waits_for_its_turn_is_not_doubled() -> None:
     bench.hear(E, ask)
     bench.hear(E, ask)
     assert len([one for one in negotiations(bench, ScaleOut) if one.joiner == E]) == 1
-
-
-def test_a_request_comes_to_nothing_where_its_site_says_before_its_turn_that_it_trains() -> None:
-    """Seed 9059423: by the plan of an earlier scheduler. It was given the state once more, and counted with weight 0
-    meanwhile."""
-    bench = training(B, C, E)
-    bench.hear(E, report())
-    ask = StateRequest(incarnation=1, worker_round=0, model=MODEL, reason="")
-    bench.wait(0.1)
-    bench.hear(C, ask)
-    first = bench.machine.roster.replication
-    assert first is not None and first.joiner == C
-    bench.hear(E, ask)
-    bench.taken()
-    bench.wait(0.1)
-    bench.hear(E, report())
-    bench.hear(C, CaughtUp(round=0, transfer=first.transfer))
-    assert bench.machine.roster.replication in (first, None) and not negotiations(bench, ScaleOut)
-    ended = [(one.subject, one.outcome, one.reason) for one in records(bench.taken(), "scale-out")]
-    assert (short(E), "done", "its worker has the state by now") in ended
-
-
-def test_what_a_site_has_said_before_it_asked_for_the_state_is_no_reason_to_give_it_none() -> None:
-    bench = training(B, C)
-    bench.hear(C, report())
-    bench.wait(0.1)
-    bench.hear(C, StateRequest(incarnation=1, worker_round=0, model=MODEL, reason=""))
-    plan = bench.machine.roster.replication
-    assert plan is not None and plan.joiner == C
 
 
 def test_a_caught_up_learner_whose_joining_nobody_remembers_is_promoted() -> None:
