@@ -176,6 +176,18 @@ def test_what_an_older_daemon_votes_is_not_asked_of_its_copy_but_both_vote_once(
         run.votes(older, C, term=2)
 
 
+def test_a_vote_of_either_daemon_of_a_copied_machine_against_the_other_ends_the_judgement() -> None:
+    """Seed 9079591, 3 sites: the older one had led that term."""
+    for first, second in (("older", "copy"), ("copy", "older")):
+        run = _Run()
+        daemons = {"older": run.copy(A), "copy": run.nodes[A]}
+        run.votes(daemons[first], B, term=2)
+        with pytest.raises(NotPromised, match="both daemons of a copied machine have voted in term 2"):
+            run.votes(daemons[second], C, term=2)
+        with pytest.raises(Violation, match="had voted for"):
+            run.votes(daemons[first], C, term=2)
+
+
 def test_two_entries_of_one_index_where_no_machine_was_copied_are_a_violation() -> None:
     run = _Run()
     run.commits(1, run.nodes[A], run.nodes[B], term=2)

@@ -39,12 +39,13 @@ ENTRIES_KEPT = 1024
 @dataclass(slots=True)
 class Promises:
     """What one site has told others, over all its lives. `held`: the last entry it said it holds, and its term. `term`,
-    `stored`, `held`: once its machine was copied, what the copy has said, since the older daemon stores what it says
-    elsewhere. `votes`: of both."""
+    `stored`, `held`, `votes`: once its machine was copied, what the copy has said, since the older daemon stores what it
+    says elsewhere; its votes stand in `older_votes`."""
 
     incarnation: int = 0
     term: int = 0
     votes: dict[int, str] = field(default_factory=dict)
+    older_votes: dict[int, str] = field(default_factory=dict)
     stored: dict[int, str] = field(default_factory=dict)
     held: tuple[int, int] = (0, 0)
 
@@ -98,8 +99,11 @@ class AgreementOracle:
     def copied(self, node: Node) -> None:
         """The machine of `node` is copied: what its daemon writes from now on the copy has not. Until all have heard of
         the newer start the older one leads and acknowledges, and what it made or acknowledged then is lost if the copy
-        helps to elect a scheduler without it. No voter can see that (docs/security.md): there the judgement ends."""
+        helps to elect a scheduler without it, or both vote in one term. No voter can see that (docs/security.md): there
+        the judgement ends."""
         self._older[node.site] = node.disk
+        promised = self.promises.setdefault(node.site, Promises())
+        promised.older_votes = dict(promised.votes)
 
     def on_older(self) -> str:
         """What rests on a journal that had been copied before, in words; empty: nothing does."""
@@ -133,9 +137,14 @@ class AgreementOracle:
                 pass
 
     def _voted(self, node: Node, promised: Promises, term: int, candidate: str) -> None:
-        known = promised.votes.setdefault(term, candidate)
+        own, other = promised.votes, promised.older_votes
+        if self._is_older(node):
+            own, other = other, own
+        known = own.setdefault(term, candidate)
         if known != candidate:
             self._fail(1, f"{node.name} votes for {candidate} in term {term}, it had voted for {known}")
+        if node.site in self._older and other.get(term, candidate) != candidate:
+            self._end(f"both daemons of a copied machine have voted in term {term}")
         state = node.disk.hard_state
         if state.term < term or (state.term == term and state.vote != candidate):
             self._fail(7, f"{node.name} votes in term {term} before the vote is on its disk")

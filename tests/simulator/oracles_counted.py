@@ -79,8 +79,8 @@ class CountedOracle:
         tag = self._nothing.pop(node.site, None)
         if tag is None or not self._lies_ready(node, tag.round):
             return
-        if machine.leaving or machine.state.fetch.plan is not None:
-            return  # its worker, which is to go or gets another state, may go on for as long as it takes to be told
+        if machine.leaving:
+            return  # its worker, which is to go, may go on for as long as it takes to be told
         if machine.roster.bounds_of(tag.round).clip_radius and not machine.rounds.digest:
             return  # it has no result to clip its part around, and says so (spec 19.6)
         self._fail(3, f"{node.name} gives nothing to round {tag.round}, though its worker's part of it lies ready")

@@ -36,6 +36,8 @@ LATER = 1_000_000
 
 ENDS_S = 12.0
 """So long may the older of two daemons live that can reach the others: it ends when it dials."""
+LOOKS_S = 1.0
+"""Between two looks whether it can."""
 
 
 class Doors:
@@ -149,13 +151,27 @@ def copy_machine(world: World, node: Node) -> Node:
     world.nodes[node.site] = fresh
     fresh.start()
     fresh.start_worker()
-    world.schedule(ENDS_S, lambda: _ended(world, node))
+    _watch(world, node, world.now_s)
     return fresh
 
 
-def _ended(world: World, node: Node) -> None:
-    if node.alive and not node.stopped:
+def _watch(world: World, node: Node, since_s: float) -> None:
+    """Since then the older of two daemons could reach one that it dials."""
+    if not node.alive or node.stopped or node.machine is None:
+        return
+    if not _reaches_anybody(world, node):
+        since_s = world.now_s
+    if world.now_s >= since_s + ENDS_S:
         world.oracles.fail(8, f"{node.name} runs on, {ENDS_S:g} s after a newer daemon with its key was started")
+    world.schedule(LOOKS_S, lambda: _watch(world, node, since_s))
+
+
+def _reaches_anybody(world: World, node: Node) -> bool:
+    assert node.machine is not None
+    passes = world.network.passes
+    dialled = {*node.machine.roster.site_ids(), *node.peers} - {node.site}
+    there = [site for site in dialled if site in world.nodes and world.nodes[site].alive]
+    return any(passes(node.site, site) and passes(site, node.site) for site in there)
 
 
 def strays(world: World, until_s: float) -> None:
