@@ -1,4 +1,4 @@
-"""Rows 72 to 99 of docs/found-by-simulation.md, see `undone`."""
+"""Rows 72 to 102 of docs/found-by-simulation.md, see `undone`."""
 
 from __future__ import annotations
 
@@ -358,5 +358,33 @@ LATEST = (
             ),
         ),
         test="test_restore_point:test_a_checkpoint_that_is_whole_since_its_site_was_heard_is_waited_for",
+    ),
+    Undone(
+        row=100,
+        patches=(
+            Patch("chaos_protocols.state.snapshot_source:SnapshotSource.follow", "self._lacks_the_state(plan)", "pass"),
+        ),
+        test="test_snapshot_source:test_a_source_that_lost_the_state_before_it_heard_of_the_plan_says_that_it_is_gone",
+    ),
+    Undone(
+        row=101,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reached:ReachedRound.held", "worker_round == self.noted.told_round > 0", "False"
+            ),
+        ),
+        test="test_lineage:"
+        "test_a_state_that_was_loaded_when_no_daemon_heard_it_any_more_is_of_the_history_that_it_came_from",
+    ),
+    Undone(
+        row=102,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.waits:WaitsWatch._note_waits",
+                "self._reports.of_leavers(counting)",
+                "dict[SiteId, SiteStatus]()",
+            ),
+        ),
+        test="test_waits:test_a_leaver_is_waited_for_in_its_last_round_though_it_is_out_of_the_roster",
     ),
 )

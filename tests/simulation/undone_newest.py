@@ -1,4 +1,4 @@
-"""Rows 100 and later of docs/found-by-simulation.md, see `undone`."""
+"""Rows 103 and later of docs/found-by-simulation.md, see `undone`."""
 
 from __future__ import annotations
 
@@ -6,34 +6,6 @@ from tests.simulation.mutants.planting import Patch
 from tests.simulation.undoing import Undone
 
 NEWEST = (
-    Undone(
-        row=100,
-        patches=(
-            Patch("chaos_protocols.state.snapshot_source:SnapshotSource.follow", "self._lacks_the_state(plan)", "pass"),
-        ),
-        test="test_snapshot_source:test_a_source_that_lost_the_state_before_it_heard_of_the_plan_says_that_it_is_gone",
-    ),
-    Undone(
-        row=101,
-        patches=(
-            Patch(
-                "chaos_protocols.rounds.reached:ReachedRound.held", "worker_round == self.noted.told_round > 0", "False"
-            ),
-        ),
-        test="test_lineage:"
-        "test_a_state_that_was_loaded_when_no_daemon_heard_it_any_more_is_of_the_history_that_it_came_from",
-    ),
-    Undone(
-        row=102,
-        patches=(
-            Patch(
-                "chaos_protocols.scheduler.waits:WaitsWatch._note_waits",
-                "self._reports.of_leavers(counting)",
-                "dict[SiteId, SiteStatus]()",
-            ),
-        ),
-        test="test_waits:test_a_leaver_is_waited_for_in_its_last_round_though_it_is_out_of_the_roster",
-    ),
     Undone(
         row=103,
         patches=(
@@ -393,5 +365,16 @@ NEWEST = (
         ),
         test="test_last_checkpoint:"
         "test_who_goes_gives_nothing_to_a_round_until_its_state_is_written_or_it_stays_after_all",
+    ),
+    Undone(
+        row=135,
+        patches=(
+            Patch(
+                "chaos_protocols.state.last_checkpoint:LastCheckpoint._begun",
+                "self._rounds.delivery.unanswered and",
+                "self._tries < TRIES_MAX and self._rounds.delivery.unanswered and",
+            ),
+        ),
+        test="test_last_checkpoint:test_an_update_under_way_when_a_site_goes_is_waited_for_and_what_came_of_it_written",
     ),
 )

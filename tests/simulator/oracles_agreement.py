@@ -38,9 +38,9 @@ ENTRIES_KEPT = 1024
 
 @dataclass(slots=True)
 class Promises:
-    """What one site has told others, over all its lives. `held`: the last entry it said it holds, and its term. `term`,
-    `stored`, `held`, `votes`: once its machine was copied, what the copy has said, since the older daemon stores what it
-    says elsewhere; its votes stand in `older_votes`."""
+    """What one site has told others, over all its lives. `held`: the last entry it said it holds, and its term. Once
+    its machine was copied all of it is what the copy has said, since the older daemon stores what it says elsewhere,
+    but for `older_votes`, which are that one's."""
 
     incarnation: int = 0
     term: int = 0

@@ -59,8 +59,8 @@ class LastCheckpoint:
         self._tries = TRIES_MAX
         self._asked: CheckpointFacts | None = None
         """The state that the worker was asked for, as it was known then; None: none yet."""
-        self._asked_s = outbox.now_s
-        """When it was."""
+        self._waits_since_s: float | None = None
+        """Since when the worker is waited for: until it has answered a result, then until it has copied its state."""
         self._said_s = float("-inf")
         """When the script was last told."""
         self.void = False
@@ -78,7 +78,7 @@ class LastCheckpoint:
         """This site does not go yet: it serves its state again, and when it goes that is another one."""
         if self.step is LastCheckpointStep.ASKED:
             self._memory.yield_region()
-        self.step, self._tries = LastCheckpointStep.UNBEGUN, TRIES_MAX
+        self.step, self._tries, self._waits_since_s = LastCheckpointStep.UNBEGUN, TRIES_MAX, None
         if self._rounds.own.stopped:
             self._rounds.own.stop(False)
             self._outbox.emit(self._rounds.advance())
@@ -105,8 +105,9 @@ class LastCheckpoint:
         return self.step is LastCheckpointStep.ASKED and asked is not None and round_number == asked.round
 
     def _begun(self) -> LastCheckpointStep:
-        """One that is being made goes first: it may be the one. So does an update that was under way meanwhile."""
-        updates = self._tries < TRIES_MAX and self._rounds.delivery.unanswered and not self._waited_enough()
+        """One that is being made goes first: it may be the one. So does an update that is under way."""
+        self._waits_since_s = self._outbox.now_s if self._waits_since_s is None else self._waits_since_s
+        updates = self._rounds.delivery.unanswered and not self._waited_enough()
         if self._memory.is_copying or self._files.is_writing or updates:
             return LastCheckpointStep.UNBEGUN
         have = self._unwritten()
@@ -116,13 +117,13 @@ class LastCheckpoint:
         self._asked = have
         self._source.release()  # who gets the state from here loses this source either way
         self._memory.ask_for(have.round, alone=True)
-        self._asked_s = self._outbox.now_s
+        self._waits_since_s = self._outbox.now_s
         return LastCheckpointStep.ASKED
 
     def _say_so(self) -> None:
         """To a script that waits to be let go, and does not wait for a daemon that says nothing."""
         session, now_s = self._session, self._outbox.now_s
-        at_work = self.step is LastCheckpointStep.WRITING or now_s >= self._asked_s + TOLD_EVERY_S
+        at_work = self.step is LastCheckpointStep.WRITING or self._waited_s() >= TOLD_EVERY_S
         if session.present and at_work and now_s >= self._said_s + TOLD_EVERY_S:
             self._said_s = now_s
             words = f"before it leaves, this site writes its state of round {session.round} to its disk"
@@ -151,12 +152,16 @@ class LastCheckpoint:
             return self._ended()
         return LastCheckpointStep.ASKED
 
+    def _waited_s(self) -> float:
+        return 0.0 if self._waits_since_s is None else self._outbox.now_s - self._waits_since_s
+
     def _waited_enough(self) -> bool:
-        return self._outbox.now_s - self._asked_s > self._outbox.settings.negotiation_timeout_s
+        return self._waited_s() > self._outbox.settings.negotiation_timeout_s
 
     def _ended(self) -> LastCheckpointStep:
         """There is a file, or none. A round that was under way may have been done meanwhile; or the run has gone on
         from this very state, which is of a later lineage then."""
         have, asked = self._unwritten(), self._asked
-        newer = have is not None and asked is not None and have > asked
+        newer = self._rounds.delivery.unanswered or (have is not None and asked is not None and have > asked)
+        self._waits_since_s = None
         return LastCheckpointStep.UNBEGUN if newer else LastCheckpointStep.OVER

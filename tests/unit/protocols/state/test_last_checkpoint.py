@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.protocols.follower import Follower, keep_last_checkpoint, of, plan, to_worker, views
+from tests.unit.protocols.follower import Follower, finish_round, keep_last_checkpoint, of, plan, to_worker, views
 from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, leader_of, roster_of
 from tests.unit.protocols.state.test_local_checkpoint import keeper
 
@@ -188,6 +188,26 @@ def test_who_goes_gives_nothing_to_a_round_until_its_state_is_written_or_it_stay
     assert not of(bench.handle(events.WorkerContributed(round=2, weight=1.0)), Contribute)
     bench.up(A)
     assert [one.weight for one in of(bench.alive(0.5), Contribute)] == [1.0]
+
+
+def test_an_update_under_way_when_a_site_goes_is_waited_for_and_what_came_of_it_written() -> None:
+    """A script woke just when its site had waited long enough for its last round, and it went with what the script had
+    applied by then, and had not written (seed 9079450, 6 sites)."""
+    for answers in (True, False):
+        bench = keeper(**KEEPS)
+        finish_round(bench)
+        assert bench.machine.rounds.delivery.unanswered
+        bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+        bench.hear(A, LeaveAnswer(incarnation=bench.machine.incarnation, last_round=2, finished=True))
+        patience_s = bench.machine.settings.negotiation_timeout_s
+        out = bench.alive(patience_s + 0.5)
+        assert not ended(bench) and not to_worker(out, TakeSnapshot)
+        if answers:
+            out = bench.handle(events.WorkerApplied(round=2)) + bench.alive(0.5)
+            assert [one.round for one in to_worker(out, TakeSnapshot)] == [2] and not ended(bench)
+        else:
+            bench.alive(patience_s + 0.5)
+            assert ended(bench)
 
 
 def test_a_round_that_was_under_way_when_the_worker_was_asked_is_kept_too() -> None:
