@@ -138,7 +138,7 @@ class Daemon:
             ReplicationEngine(site, CountedSender(transport, metrics, STATE), reports, settings=transfers),
             probe,
             ModelCheck(transport, lambda: workers.spec, lambda: list(machine.links.up_sites())),
-            PeerViews(CountedSender(transport, metrics, OTHER), machine, self._trust, version()),
+            PeerViews(CountedSender(transport, metrics, OTHER), machine, self._trust, version(), config.way_out),
             meter,
             metrics,
         )
@@ -165,6 +165,7 @@ class Daemon:
             advertise_address=self._address,
             bulk_streams=config.bulk_streams,
             congestion=config.congestion,
+            proxy=config.way_out,
             unacknowledged_max_s=config.settings.unacknowledged_max_s,
             software=version()[:SOFTWARE_CHARACTERS_MAX],
             name_of=self._trust.called,

@@ -35,6 +35,7 @@ from chaosd.config.changes import read_changes
 from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError
+from chaosd.proxy import Proxy, connect
 from chaosd.reach import site_behind
 from chaosd.storage.folders import folder_bytes
 from chaosd.transport.settings import STREAMS_AUTO
@@ -105,6 +106,7 @@ def examine(path: Path | None, data_dir: Path | None = None, *, peer_timeout_s: 
         check_clock,
         check_shared_memory,
         lambda: check_file_limit(config),
+        lambda: check_proxy(config),
         lambda: check_iperf3(config.probe),
         lambda: check_workers(config.data_dir),
     ]
@@ -251,6 +253,21 @@ def check_iperf3(probe: str) -> Check:
     return _ok("iperf3", f"not installed; not needed, the probe is {probe}")
 
 
+def check_proxy(config: SiteConfig) -> Check:
+    """The file with its password; whether it lets through shows at each peer."""
+    if not config.proxy:
+        return _ok("proxy", "none: the others are dialled straight")
+    file = config.proxy_auth_file
+    found = f"{config.proxy}, but for {', '.join(('this machine', *config.no_proxy))}"
+    try:
+        shared = file is not None and file.stat().st_mode & 0o077
+    except OSError as error:
+        return _fail("proxy", f"{file}: {error.strerror}", "proxy_auth_file must name a file with user:password")
+    if shared:
+        return _warn("proxy", f"{found}; other users can read {file}", f"chmod 600 {file}")
+    return _ok("proxy", found)
+
+
 def check_workers(data_dir: Path) -> Check:
     """What was executed of a site of several workers, on each kind of device."""
     results = {kind: read_selftest(data_dir, kind) for kind in FILE_NAMES}
@@ -286,22 +303,22 @@ def check_peers(config: SiteConfig, timeout_s: float) -> list[Check]:
         return [
             _warn("peers", "none named and bootstrap = false", "add [[peers]], or wait for others to dial this site")
         ]
+    proxy = config.way_out
     with ThreadPoolExecutor(PEERS_AT_ONCE) as pool:
-        checks = list(pool.map(lambda peer: check_peer(peer, timeout_s), config.peers))
+        checks = list(pool.map(lambda peer: check_peer(peer, timeout_s, proxy), config.peers))
     if not config.bootstrap and all(check.level is not Level.OK for check in checks):
         remedy = "this site cannot join: start a peer, or correct the addresses"
         checks.append(_fail("peers", "not one of the peers answers as itself", remedy))
     return checks
 
 
-def check_peer(peer: PeerConfig, timeout_s: float) -> Check:
+def check_peer(peer: PeerConfig, timeout_s: float, proxy: Proxy | None = None) -> Check:
     """Connects, and looks at the certificate: is the site at that address the one that is expected there? Then a frame
     of full size each way: small packets may pass where large ones are swallowed."""
-    host, port = split_address(peer.address)
     name = f"peer {peer.name} ({short(peer.site)})" if peer.name else f"peer {short(peer.site)}"
     started_s = time.monotonic()
     try:
-        raw = socket.create_connection((host, port), timeout=timeout_s)
+        raw = connect(peer.address, timeout_s, proxy)
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
         return _warn(

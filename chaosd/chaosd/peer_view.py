@@ -25,6 +25,7 @@ from chaosd.api.answers import Text, json_answer, read_body, refusal
 from chaosd.api.status import SeenHere
 from chaosd.bulk.send_queue import BulkSender
 from chaosd.naming import NotOneSite, site_named
+from chaosd.proxy import Proxy
 from chaosd.reach import answers_as
 from chaosd.transport.errors import LinkClosed
 
@@ -56,9 +57,12 @@ class SitesKnown(Protocol):
 
 
 class PeerViews:
-    """See the module. `software`: this daemon's release."""
+    """See the module. `software`: this daemon's release; `proxy`: its way out, if it needs one."""
 
-    def __init__(self, sender: BulkSender, machine: SiteMachine, known: SitesKnown, software: str) -> None:
+    def __init__(
+        self, sender: BulkSender, machine: SiteMachine, known: SitesKnown, software: str, proxy: Proxy | None = None
+    ) -> None:
+        self._proxy = proxy
         self._software = software[:SOFTWARE_CHARACTERS_MAX]
         self._sender, self._machine, self._known = sender, machine, known
         self._answers: dict[SiteId, asyncio.Future[SeenSite]] = {}
@@ -133,7 +137,7 @@ class PeerViews:
         machine = self._machine
         neighbour, record = machine.links.neighbours.get(site), machine.roster.record(site)
         address = neighbour.address if neighbour is not None else ""
-        reaches = bool(address) and await asyncio.to_thread(answers_as, site, address, DIAL_TIMEOUT_S)
+        reaches = bool(address) and await asyncio.to_thread(answers_as, site, address, DIAL_TIMEOUT_S, self._proxy)
         seen = SeenSite(
             software=self._software,
             round=machine.rounds.completed_round,

@@ -11,18 +11,18 @@ import time
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import FULL_FRAME_BYTES, HANDSHAKE_BYTES_MAX
-from chaosd.addresses import split_address
 from chaosd.identity import site_of_certificate
+from chaosd.proxy import Proxy, connect
 from chaosd.transport.framing import CONTROL_PREFIX
 from chaosd.transport.sockets import unacknowledged_bytes
 
 ACKNOWLEDGED_POLL_S = 0.01
 
 
-def answers_as(site: SiteId, address: str, timeout_s: float) -> bool:
-    """Whether a daemon with that key takes connections there."""
+def answers_as(site: SiteId, address: str, timeout_s: float, proxy: Proxy | None = None) -> bool:
+    """Whether a daemon with that key takes connections there. `proxy`: this site's way out, if it needs one."""
     try:
-        with socket.create_connection(split_address(address), timeout=timeout_s) as raw:
+        with connect(address, timeout_s, proxy) as raw:
             with _secured(raw) as secured:
                 return site_of_certificate(secured.getpeercert(binary_form=True) or b"") == site
     except (OSError, ValueError):

@@ -42,6 +42,9 @@ def start(
     start_sites: Annotated[int | None, _flag("start_sites")] = None,
     failure_timeout_s: Annotated[float | None, _flag("failure_timeout_s")] = None,
     heartbeat_interval_s: Annotated[float | None, _flag("heartbeat_interval_s")] = None,
+    proxy: Annotated[str | None, _flag("proxy")] = None,
+    no_proxy: Annotated[list[str] | None, _flag("no_proxy", "; repeatable")] = None,
+    proxy_auth_file: Annotated[Path | None, _flag("proxy_auth_file")] = None,
     bulk_streams: Annotated[int | None, _flag("bulk_streams")] = None,
     congestion: Annotated[str | None, _flag("congestion")] = None,
     verify: Annotated[str | None, _flag("verify")] = None,
@@ -76,8 +79,7 @@ def start(
     """Run this site's daemon in the foreground. Ctrl+C leaves the run gracefully, a second Ctrl+C forces.
 
     Every field of the TOML file is a flag of the same name; a flag wins over the file, a repeated one replaces a list.
-    `--found` and `--mirror-every-rounds` are the former names of `--bootstrap` and
-    `--memory-checkpoint-every-rounds`.
+    `--found` is the former name of `--bootstrap`, `--mirror-every-rounds` of `--memory-checkpoint-every-rounds`.
 
       $ chaosd start                      # ./chaosd.toml, as chaosd init wrote it
       $ chaosd start --config hospital/chaosd.toml --log-level debug

@@ -42,6 +42,9 @@ FIELD_TEXTS = {
     "start_sites": "training starts when so many members are there; what the founder says counts; default: min_sites",
     "failure_timeout_s": "silence longer than this is a failure; every other timeout is derived from it",
     "heartbeat_interval_s": "time between two heartbeats; default: a quarter of failure_timeout_s",
+    "proxy": "HTTP proxy through which this site dials the others (host:port); empty: straight",
+    "no_proxy": "hosts, domains, addresses and networks that are dialled without the proxy; this machine always is",
+    "proxy_auth_file": "file with user:password for the proxy; default: it asks for none",
     "bulk_streams": "connections for bulk data on a link that this site dials; 0: as many as its round trip asks for",
     "congestion": "congestion control of bulk connections: auto, or a name as the kernel has it",
     "verify": "what a joiner's state is checked by: hash, or witness (a second source names the same hash)",
@@ -120,7 +123,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
         refuse("is not UTF-8 text, as TOML must be")
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         refuse(f"is not valid TOML: {error}")
-    for field in ("data_dir", "worker_socket", "api_socket", "checkpoint_dir", "metrics_token_file"):
+    for field in ("data_dir", "worker_socket", "api_socket", "checkpoint_dir", "metrics_token_file", "proxy_auth_file"):
         text = values.get(field)
         if isinstance(text, str) and text:
             try:

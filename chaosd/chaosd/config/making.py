@@ -53,6 +53,12 @@ bootstrap = {bootstrap}
 # failure_timeout_s = 1.0
 # {texts[heartbeat_interval_s]}
 # heartbeat_interval_s = 0.25
+# {texts[proxy]}
+# proxy = ""
+# {texts[no_proxy]}
+# no_proxy = []
+# {texts[proxy_auth_file]}
+# proxy_auth_file = "proxy.auth"
 # {texts[bulk_streams]}
 # bulk_streams = 0
 # {texts[congestion]}

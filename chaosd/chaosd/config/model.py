@@ -41,6 +41,7 @@ from chaosd.config.file import (
     read_config_file,
 )
 from chaosd.os_errors import SOCKET_PATH_BYTES_MAX
+from chaosd.proxy import Proxy, parse_direct, parse_proxy
 
 NAME_CHARACTERS_MAX = 64
 VALUE_CHARACTERS_SHOWN = 80
@@ -48,6 +49,7 @@ FAILURE_TIMEOUT_MIN_S, FAILURE_TIMEOUT_MAX_S = 0.2, 60.0
 JOIN_HOLD_MAX_S = 86_400.0
 BULK_STREAMS_MIN, BULK_STREAMS_MAX = 2, 16
 CONGESTION_NAME_MAX = 15
+DIRECT_MAX = 256
 CHECKPOINTS_KEPT_MAX = 64
 ON_HANG_CHARACTERS_MAX = 4096
 
@@ -105,6 +107,8 @@ Flag = Annotated[bool, Strict()]
 Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 Address = Annotated[str, AfterValidator(_address)]
+ProxyPlace = Annotated[str, AfterValidator(parse_proxy)]
+Direct = Annotated[str, AfterValidator(parse_direct)]
 PagePlace = Annotated[str, AfterValidator(_page_place)]
 Id = Annotated[SiteId, AfterValidator(_site_id)]
 Label = Annotated[str, AfterValidator(_label)]
@@ -140,6 +144,9 @@ class SiteConfig(_Frozen):
     start_sites: Whole = Field(default_factory=lambda data: int(data.get("min_sites", 1)), ge=1, le=SITES_MAX)
     failure_timeout_s: Number = Field(default=1.0, ge=FAILURE_TIMEOUT_MIN_S, le=FAILURE_TIMEOUT_MAX_S)
     heartbeat_interval_s: Number = Field(default_factory=lambda data: float(data["failure_timeout_s"]) / 4, gt=0)
+    proxy: ProxyPlace = Field(default="")
+    no_proxy: tuple[Direct, ...] = Field(default=(), max_length=DIRECT_MAX)
+    proxy_auth_file: FilePath | None = Field(default=None)
     bulk_streams: Annotated[Whole, AfterValidator(_streams)] = Field(default=0, ge=0, le=BULK_STREAMS_MAX)
     congestion: Label = Field(default="auto", max_length=CONGESTION_NAME_MAX)
     verify: Literal["hash", "witness"] = Field(default="hash")
@@ -188,6 +195,14 @@ class SiteConfig(_Frozen):
             restore_wait_s=self.restore_wait_s,
             keep=keep,
         )
+
+    @property
+    def way_out(self) -> Proxy | None:
+        """The proxy, with whom it does not serve; None: this site dials all others straight."""
+        if not self.proxy:
+            return None
+        host, port = split_address(self.proxy)
+        return Proxy(host=host, port=port, direct=self.no_proxy, auth_file=self.proxy_auth_file)
 
     @property
     def bounds(self) -> Bounds:
@@ -305,7 +320,15 @@ def _disagreements(config: SiteConfig) -> list[tuple[str, str]]:
         problems += [(field, f"site {site} is named twice") for site in sorted({i for i in ids if ids.count(i) > 1})]
     if config.checkpoint == "fixed" and not config.checkpoint_every_rounds and not config.checkpoint_every_s:
         problems.append(("checkpoint", "fixed needs checkpoint_every_rounds or checkpoint_every_s"))
-    return problems
+    return problems + _proxy_disagreements(config)
+
+
+def _proxy_disagreements(config: SiteConfig) -> list[tuple[str, str]]:
+    if config.proxy and config.probe == "iperf3":
+        return [("probe", "iperf3 does not pass a proxy: choose builtin or off")]
+    if config.no_proxy and not config.proxy:
+        return [("no_proxy", "counts with proxy only: set that too, or leave it out")]
+    return []
 
 
 def _is_unspecified(host: str) -> bool:
@@ -355,7 +378,10 @@ def _explain_one(detail: ErrorDetails, path: Path | None, flags: Mapping[str, ob
     cause = detail.get("ctx", {}).get("error")
     plain = PLAIN_WORDS.get(kind) or detail["msg"].replace("Input should be", "must be")
     allowed = str(cause) if isinstance(cause, ValueError) else plain
-    return f"{place} = {_shown(detail['input'])}: {allowed}{meaning}"
+    given = detail["input"]
+    if field == "proxy" and isinstance(given, str):
+        given = re.sub(r"[^/@]*@", "...@", given)  # a password in the wrong place goes into no log
+    return f"{place} = {_shown(given)}: {allowed}{meaning}"
 
 
 def _suggest(unknown: str, model: type[BaseModel]) -> str:

@@ -36,6 +36,7 @@ from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.recovered import RunRecovered
 from chaosd.addresses import split_address
 from chaosd.identity import Identity
+from chaosd.proxy import Proxy, ProxyError, Tunnel
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import DialError, PeerProtocolError
 from chaosd.transport.handshake import DialerHandshake, Speaker
@@ -83,21 +84,38 @@ def let_go(error: BaseException) -> None:
         one = one.__context__
 
 
-async def _reach(address: str, channel: TlsChannel) -> None:
-    """Connect the channel to the first address of that name which takes it. Raises OSError of the last, ValueError.
+async def _reach(address: str, channel: TlsChannel, proxy: Proxy | None) -> None:
+    """Connect the channel, through the proxy where that serves the host. Raises OSError, ValueError."""
+    host, port = split_address(address)
+    if proxy is None or not proxy.serves(host):
+        await _connect(host, port, channel)
+        return
+    tunnel = Tunnel(proxy, host, port, channel)
+    try:
+        await _connect(proxy.host, proxy.port, tunnel)
+        await tunnel.opened
+    except ProxyError:
+        raise
+    except OSError as error:
+        raise proxy.failed(_brief(error), error.errno) from None
+    finally:
+        tunnel.close()
+
+
+async def _connect(host: str, port: int, protocol: asyncio.BufferedProtocol) -> None:
+    """To the first address of that name which takes it. Raises OSError of the last, ValueError.
 
     Asked for a name, asyncio's loop would keep the failure of an address that did not answer, and by its frame the
     channel of the one that did, until Python's next full collection; asked for one address, it keeps nothing.
     """
     loop = asyncio.get_running_loop()
-    host, port = split_address(address)
     hosts = [host]
     if not _is_number(host):
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         hosts = list(dict.fromkeys(str(info[4][0]) for info in found))
     for number in hosts:
         try:
-            await loop.create_connection(lambda: channel, number, port)
+            await loop.create_connection(lambda: protocol, number, port)
             return
         except OSError:
             if number == hosts[-1]:
@@ -113,13 +131,17 @@ def _is_number(host: str) -> bool:
 
 def _unreached(site: SiteId, address: str, error: OSError | ValueError) -> DialError:
     """Nobody took the connection."""
-    brief = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    brief = _brief(error)
     if isinstance(error, ConnectionRefusedError):
         return DialError("connection refused", Cause.NOT_RUNNING.told(site=short(site), address=address))
     reason = brief
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         reason = f"{reason}: this daemon's limit of open files is reached; raise it with `ulimit -n`"
     return DialError(brief, Cause.UNREACHABLE.told(site=short(site), address=address, reason=reason))
+
+
+def _brief(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _decisive(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -217,7 +239,7 @@ class Attempt:
         self._connections.append(connection)
         self._context.track(connection)
         try:
-            await _reach(self.address, connection.channel)
+            await _reach(self.address, connection.channel, self._context.settings.proxy)
         except (OSError, ValueError) as error:  # ValueError: text that cannot be the name of a host
             connection.channel.disown()
             raise _unreached(self.site, self.address, error) from error

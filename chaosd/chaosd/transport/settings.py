@@ -16,6 +16,7 @@ from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.recovered import RunRecovered
 from chaos_protocols.wire.versions import SPOKEN, Versions
 from chaosd.addresses import split_address
+from chaosd.proxy import Proxy
 from chaosd.transport.handshake import Speaker
 from chaosd.transport.sockets import SocketOptions
 
@@ -62,6 +63,8 @@ class TransportSettings:
     (not on loopback), else the system's."""
     unacknowledged_max_s: float = 0.0
     """TCP_USER_TIMEOUT of every connection, where the system has it; 0 = the system's own limit."""
+    proxy: Proxy | None = None
+    """The way out, where the site's network lets nothing else out."""
     software: str = ""
     """This daemon's release, as neighbours are told it."""
     versions: Versions = SPOKEN

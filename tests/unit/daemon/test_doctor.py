@@ -63,7 +63,7 @@ def test_a_fresh_founding_site_has_no_failure(tmp_path: Path) -> None:
     assert [check for check in checks if check.level is Level.FAIL] == []
     assert [check.name for check in checks] == [
         *("versions", "configuration", "key", "data_dir", "disk", "daemon", "port"),
-        *("clock", "memory", "open files", "iperf3", "workers", "peers"),
+        *("clock", "memory", "open files", "proxy", "iperf3", "workers", "peers"),
     ]
 
 

@@ -39,7 +39,7 @@ class Known:
 def views(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> PeerViews:
     bench = Bench(A, roster_of(A, B))
     bench.up(B)
-    monkeypatch.setattr(peer_view, "answers_as", lambda site, address, timeout_s: True)
+    monkeypatch.setattr(peer_view, "answers_as", lambda site, address, timeout_s, proxy: True)
     return PeerViews(sent, bench.machine, Known(), "9.9")  # type: ignore[arg-type]
 
 

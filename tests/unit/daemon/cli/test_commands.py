@@ -265,7 +265,7 @@ def test_the_file_that_init_writes_shows_every_field_with_its_true_default(run: 
     before = load_config(path)
     head, _, _ = path.read_text().partition("# [[peers]]")
     settings = [line.removeprefix("# ") for line in head.splitlines() if re.match(r"(# )?[a-z_]+ = ", line)]
-    examples = ("trust", "metrics_token_file")  # no defaults
+    examples = ("trust", "metrics_token_file", "proxy_auth_file")  # no defaults
     path.write_text("\n".join(line for line in settings if not line.startswith(examples)))
     after = load_config(path)
     assert after == before
