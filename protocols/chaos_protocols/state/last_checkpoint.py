@@ -15,6 +15,7 @@ from enum import Enum
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.reached import ReachedRound
+from chaos_protocols.state.fetch import StateFetch
 from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
 from chaos_protocols.state.snapshot_source import SnapshotSource
 from chaos_protocols.state.worker_session import WorkerSession
@@ -47,6 +48,7 @@ class LastCheckpoint:
         session: WorkerSession,
         reached: ReachedRound,
         source: SnapshotSource,
+        fetch: StateFetch,
         memory: MemoryCheckpoint,
         files: CheckpointFiles,
     ) -> None:
@@ -55,7 +57,7 @@ class LastCheckpoint:
         self._rounds = rounds
         self._session = session
         self._reached = reached
-        self._source, self._memory, self._files = source, memory, files
+        self._source, self._fetch, self._memory, self._files = source, fetch, memory, files
         self._tries = TRIES_MAX
         self._asked: CheckpointFacts | None = None
         """The state that the worker was asked for, as it was known then; None: none yet."""
@@ -116,6 +118,7 @@ class LastCheckpoint:
         self._tries -= 1
         self._asked = have
         self._source.release()  # who gets the state from here loses this source either way
+        self._fetch.cancel()  # else it would begin as soon as the worker has answered, where the copy lies
         self._memory.ask_for(have.round, alone=True)
         self._waits_since_s = self._outbox.now_s
         return LastCheckpointStep.ASKED

@@ -56,7 +56,7 @@ class WorkerState:
         self.memory = MemoryCheckpoint(outbox, rounds, session)
         self.files = CheckpointFiles(outbox)
         self.restore = StateRestore(outbox, rounds, session, self.memory, self.files)
-        self.last = LastCheckpoint(outbox, rounds, session, reached, self.source, self.memory, self.files)
+        self.last = LastCheckpoint(outbox, rounds, session, reached, self.source, self.fetch, self.memory, self.files)
         self._outbox = outbox
         self._membership = membership
         self._rounds = rounds
@@ -144,7 +144,8 @@ class WorkerState:
         transfer has begun."""
         plan, membership, rounds = roster.replication, self._membership, self._rounds
         if plan is not None and plan.joiner == self._outbox.facts.site and self.fetch.is_new(plan):
-            if membership.is_member and membership.begun and rounds.active:
+            trains = membership.is_member and membership.begun and rounds.active
+            if trains or self.last.step is not LastCheckpointStep.UNBEGUN:
                 self.fetch.pass_over(plan)  # what it asked for came late, or its turn did; `CatchUp` says so
                 return False
             self.fetch.cancel()

@@ -90,6 +90,13 @@ def views(bench: Follower, first_round: int, **change: Any) -> tuple[View, ...]:
     return changed_views(machine.roster, machine.planner, first_round=first_round, done=0, links=links, **change)
 
 
+def lose_state(bench: Follower, reason: str) -> None:
+    """Its worker has not the state of the run any more."""
+    bench.machine.rounds.fall_behind(reason)
+    bench.machine.rounds.take_notices()
+    bench.machine.participation.state_lost(reason)
+
+
 def keep_last_checkpoint(bench: Bench, round_number: int) -> None:
     """The worker of a site that may go gives a copy of its state of that round, and it is written."""
     assert bench.machine.participation.state.last.takes(round_number)

@@ -6,13 +6,30 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.protocols.follower import Follower, finish_round, keep_last_checkpoint, of, plan, to_worker, views
+from tests.unit.protocols.follower import (
+    Follower,
+    finish_round,
+    keep_last_checkpoint,
+    lose_state,
+    of,
+    plan,
+    to_worker,
+    views,
+)
 from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, leader_of, roster_of
 from tests.unit.protocols.state.test_local_checkpoint import keeper
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Replicate
-from chaos_protocols.effects import Contribute, ReleaseState, SaveMemoryCheckpoint, StopDaemon, WriteCheckpoint
+from chaos_protocols.effects import (
+    CancelTransfer,
+    Contribute,
+    FetchState,
+    ReleaseState,
+    SaveMemoryCheckpoint,
+    StopDaemon,
+    WriteCheckpoint,
+)
 from chaos_protocols.state.last_checkpoint import TOLD_EVERY_S, LastCheckpointStep
 from chaos_protocols.wire.control import LeaveAnswer
 from chaos_protocols.wire.plans import CheckpointFacts
@@ -208,6 +225,26 @@ def test_an_update_under_way_when_a_site_goes_is_waited_for_and_what_came_of_it_
         else:
             bench.alive(patience_s + 0.5)
             assert ended(bench)
+
+
+def test_a_state_on_its_way_to_a_site_that_goes_is_fetched_no_further() -> None:
+    """It lies where the worker's own is copied to: begun when the worker had answered, it made that copy useless, and
+    under way it would have been mixed with it (seed 9080067, 5 sites)."""
+    bench = keeper(**KEEPS)
+    lose_state(bench, "it fell behind")
+    bench.agreed(Replicate(views=views(bench, 3), replication=plan(D, B, transfer="u", round_number=2)))
+    assert bench.machine.state.fetch.plan is not None
+    bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+    bench.taken()
+    out = bench.hear(A, LeaveAnswer(incarnation=bench.machine.incarnation, last_round=1, finished=True))
+    told = [type(one) for one in out if isinstance(one, CancelTransfer)] + [
+        one.round for one in to_worker(out, TakeSnapshot)
+    ]
+    assert told == [CancelTransfer, 1]
+    bench.agreed(Replicate(views=views(bench, 3), replication=plan(D, B, transfer="v", round_number=2)))
+    assert not of(bench.taken(), FetchState), "nor is another one begun"
+    keep_last_checkpoint(bench, 1)
+    assert ended(bench)
 
 
 def test_a_round_that_was_under_way_when_the_worker_was_asked_is_kept_too() -> None:

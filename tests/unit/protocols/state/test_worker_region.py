@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, views
+from tests.unit.protocols.follower import Follower, finish_round, hello, lose_state, of, plan, to_worker, views
 from tests.unit.protocols.one_site import MODEL, A, B, D, record, sent
 from tests.unit.protocols.state.test_local_checkpoint import copied, keeper
 
@@ -19,23 +19,16 @@ from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.worker import LoadState, TakeSnapshot
 
 
-def lose(bench: Follower, reason: str) -> None:
-    """D's worker has not the state of the run any more."""
-    bench.machine.rounds.fall_behind(reason)
-    bench.machine.rounds.take_notices()
-    bench.machine.participation.state_lost(reason)
-
-
 def loading() -> Follower:
     """D's worker was told to load the state of round 2, and has not answered; then its transfer is given up."""
     bench = keeper(checkpoint="off")
     finish_round(bench)
     bench.handle(events.WorkerApplied(round=2))
-    lose(bench, "it fell behind")
+    lose_state(bench, "it fell behind")
     bench.agreed(Replicate(views=views(bench, 3), replication=plan(D, B, transfer="u", round_number=2)))
     bench.handle(events.TransferFinished(transfer="u"))
     assert [one.round for one in to_worker(bench.taken(), LoadState)] == [2]
-    lose(bench, "it fell behind once more")
+    lose_state(bench, "it fell behind once more")
     return bench
 
 
@@ -87,7 +80,7 @@ def test_no_transfer_begins_while_the_worker_may_copy_its_own_state_there() -> N
     """It was to be a source, and hangs with that unread; it is asked for something that it answers in any case."""
     bench = keeper(checkpoint="off")
     bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, round_number=2)))
-    lose(bench, "it fell behind")
+    lose_state(bench, "it fell behind")
     bench.taken()
     out = another(bench, 3)
     assert not of(out, FetchState)
@@ -104,7 +97,7 @@ def test_a_source_that_loses_the_state_before_it_is_copied_says_that_it_is_gone(
     bench = keeper(checkpoint="off")
     bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, round_number=2)))
     bench.taken()
-    lose(bench, "it fell behind")
+    lose_state(bench, "it fell behind")
     assert [one.transfer for one in of(bench.handle(events.TimerFired()), ReleaseState)] == ["t"]
     assert not of(bench.handle(events.WorkerSnapshotMissed(round=2, now=3)), ReleaseState), "once"
 
@@ -114,7 +107,7 @@ def test_a_state_that_was_copied_is_served_though_the_worker_has_lost_it_since()
     bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, round_number=2)))
     bench.handle(events.WorkerSnapshotTaken(round=2))
     bench.taken()
-    lose(bench, "it fell behind")
+    lose_state(bench, "it fell behind")
     assert not of(bench.handle(events.WorkerSnapshotMissed(round=0, now=3)), ReleaseState)
 
 
@@ -122,7 +115,7 @@ def test_a_snapshot_that_was_answered_holds_up_nothing() -> None:
     bench = keeper(checkpoint="off")
     bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, round_number=2)))
     bench.handle(events.WorkerSnapshotMissed(round=2, now=3))
-    lose(bench, "it fell behind")
+    lose_state(bench, "it fell behind")
     bench.taken()
     out = another(bench, 3)
     assert of(out, FetchState) and not to_worker(out, TakeSnapshot)
@@ -160,7 +153,7 @@ def test_a_copy_of_which_a_transfer_has_overwritten_the_source_is_of_no_use() ->
     """The thread that copies the region for a checkpoint does not stop for a transfer."""
     bench = keeper()
     number = copied(bench)
-    lose(bench, "it fell behind")
+    lose_state(bench, "it fell behind")
     bench.taken()
     at = bench.machine.rounds.completed_round + 1
     out = bench.agreed(Replicate(views=views(bench, at), replication=plan(D, B, transfer="u", round_number=at)))
