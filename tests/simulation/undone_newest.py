@@ -382,4 +382,15 @@ NEWEST = (
         patches=(Patch("chaos_protocols.state.last_checkpoint:LastCheckpoint._begun", "self._fetch.cancel()", "pass"),),
         test="test_last_checkpoint:test_a_state_on_its_way_to_a_site_that_goes_is_fetched_no_further",
     ),
+    Undone(
+        row=136,
+        patches=(
+            Patch(
+                "chaos_protocols.state.last_checkpoint:LastCheckpoint._begun",
+                "or self._restore.region_is_written",
+                "",
+            ),
+        ),
+        test="test_last_checkpoint:test_a_state_that_is_being_read_for_the_worker_of_a_site_that_goes_ends_first",
+    ),
 )

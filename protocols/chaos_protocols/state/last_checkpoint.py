@@ -17,6 +17,7 @@ from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.reached import ReachedRound
 from chaos_protocols.state.fetch import StateFetch
 from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
+from chaos_protocols.state.restore import StateRestore
 from chaos_protocols.state.snapshot_source import SnapshotSource
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.plans import CheckpointFacts
@@ -49,6 +50,7 @@ class LastCheckpoint:
         reached: ReachedRound,
         source: SnapshotSource,
         fetch: StateFetch,
+        restore: StateRestore,
         memory: MemoryCheckpoint,
         files: CheckpointFiles,
     ) -> None:
@@ -57,7 +59,8 @@ class LastCheckpoint:
         self._rounds = rounds
         self._session = session
         self._reached = reached
-        self._source, self._fetch, self._memory, self._files = source, fetch, memory, files
+        self._source, self._fetch, self._restore = source, fetch, restore
+        self._memory, self._files = memory, files
         self._tries = TRIES_MAX
         self._asked: CheckpointFacts | None = None
         """The state that the worker was asked for, as it was known then; None: none yet."""
@@ -109,8 +112,9 @@ class LastCheckpoint:
     def _begun(self) -> LastCheckpointStep:
         """One that is being made goes first: it may be the one. So does an update that is under way."""
         self._waits_since_s = self._outbox.now_s if self._waits_since_s is None else self._waits_since_s
-        updates = self._rounds.delivery.unanswered and not self._waited_enough()
-        if self._memory.is_copying or self._files.is_writing or updates:
+        self._restore.abandon()
+        answers = self._is_unsure() and not self._waited_enough()
+        if answers or self._memory.is_copying or self._files.is_writing or self._restore.region_is_written:
             return LastCheckpointStep.UNBEGUN
         have = self._unwritten()
         if have is None or not self._tries:
@@ -132,14 +136,18 @@ class LastCheckpoint:
             words = f"before it leaves, this site writes its state of round {session.round} to its disk"
             session.tell(RunPaused(reason=words))
 
+    def _is_unsure(self) -> bool:
+        """As of `WorkerState`."""
+        return self._rounds.delivery.unanswered or self._session.region.loads
+
     def _unwritten(self) -> CheckpointFacts | None:
         """What is known of the worker's state, where that is newer than what the disk has; None: it is not, there is
         none, or no file is wanted."""
         session, files = self._session, self._files
         if self.void or not files.enabled or not session.present or session.in_part or not session.round:
             return None
-        if self._rounds.delivery.unanswered:
-            return None  # it hangs with a result: its state is that of either round
+        if self._is_unsure():
+            return None  # it hangs with a result, or with the order to load: it has either state
         lineage = files.lineage(self._reached.held(session.round))
         have = CheckpointFacts(lineage=lineage, round=session.round, spec_digest=session.spec_digest)
         best = files.best(session.spec_digest)
@@ -165,6 +173,6 @@ class LastCheckpoint:
         """There is a file, or none. A round that was under way may have been done meanwhile; or the run has gone on
         from this very state, which is of a later lineage then."""
         have, asked = self._unwritten(), self._asked
-        newer = self._rounds.delivery.unanswered or (have is not None and asked is not None and have > asked)
+        newer = self._is_unsure() or (have is not None and asked is not None and have > asked)
         self._waits_since_s = None
         return LastCheckpointStep.UNBEGUN if newer else LastCheckpointStep.OVER

@@ -56,7 +56,9 @@ class WorkerState:
         self.memory = MemoryCheckpoint(outbox, rounds, session)
         self.files = CheckpointFiles(outbox)
         self.restore = StateRestore(outbox, rounds, session, self.memory, self.files)
-        self.last = LastCheckpoint(outbox, rounds, session, reached, self.source, self.fetch, self.memory, self.files)
+        self.last = LastCheckpoint(
+            outbox, rounds, session, reached, self.source, self.fetch, self.restore, self.memory, self.files
+        )
         self._outbox = outbox
         self._membership = membership
         self._rounds = rounds

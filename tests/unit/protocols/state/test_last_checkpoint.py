@@ -20,11 +20,13 @@ from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, leader_of, rost
 from tests.unit.protocols.state.test_local_checkpoint import keeper
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import Replicate
+from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
+from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import (
     CancelTransfer,
     Contribute,
     FetchState,
+    LoadCheckpoint,
     ReleaseState,
     SaveMemoryCheckpoint,
     StopDaemon,
@@ -34,7 +36,7 @@ from chaos_protocols.state.last_checkpoint import TOLD_EVERY_S, LastCheckpointSt
 from chaos_protocols.wire.control import LeaveAnswer
 from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.user_words import RunPaused
-from chaos_protocols.wire.worker import Dismissed, TakeSnapshot
+from chaos_protocols.wire.worker import Dismissed, LoadState, TakeSnapshot
 
 KEEPS = {"checkpoint": "fixed", "checkpoint_every_rounds": 1000}
 
@@ -245,6 +247,27 @@ def test_a_state_on_its_way_to_a_site_that_goes_is_fetched_no_further() -> None:
     assert not of(bench.taken(), FetchState), "nor is another one begun"
     keep_last_checkpoint(bench, 1)
     assert ended(bench)
+
+
+def test_a_state_that_is_being_read_for_the_worker_of_a_site_that_goes_ends_first() -> None:
+    """The thread writes where the worker's own is copied to; and what the worker loads it is not asked for before."""
+    bench = keeper(**KEEPS)
+    stored = CheckpointFacts(lineage=0, round=1, spec_digest=MODEL.spec_digest)
+    bench.machine.state.session.round = 2
+    bench.handle(events.CheckpointsFound(checkpoints=(stored,)))
+    view = make_view(bench.machine.planner, first_round=2, members={A, B, D}, listeners=(), links=bench.roster.links)
+    own = bench.roster.record(D)
+    assert own is not None
+    bench.taken()
+    bench.agreed(SetRestorePoint(record=own, links=(), round=1, model=MODEL, views=(view,)))
+    (read,) = of(bench.taken(), LoadCheckpoint)
+    bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+    out = bench.hear(A, LeaveAnswer(incarnation=bench.machine.incarnation, last_round=0, finished=True))
+    bench.alive(0.5)
+    assert not ended(bench) and not to_worker([*out, *bench.taken()], TakeSnapshot)
+    bench.handle(events.StateRestored(attempt=read.attempt))
+    out = bench.alive(0.5)
+    assert not to_worker(out, LoadState) and [one.round for one in to_worker(out, TakeSnapshot)] == [2]
 
 
 def test_a_round_that_was_under_way_when_the_worker_was_asked_is_kept_too() -> None:
