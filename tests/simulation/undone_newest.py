@@ -371,8 +371,8 @@ NEWEST = (
         patches=(
             Patch(
                 "chaos_protocols.state.last_checkpoint:LastCheckpoint._begun",
-                "self._rounds.delivery.unanswered and",
-                "self._tries < TRIES_MAX and self._rounds.delivery.unanswered and",
+                "self._is_unsure() and",
+                "self._tries < TRIES_MAX and self._is_unsure() and",
             ),
         ),
         test="test_last_checkpoint:test_an_update_under_way_when_a_site_goes_is_waited_for_and_what_came_of_it_written",
