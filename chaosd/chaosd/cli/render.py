@@ -170,10 +170,12 @@ def _storage(storage: StorageStatus) -> str:
 def _paused(status: Status) -> Text:
     text = Text(f"paused: {printable(status.paused)}", style="bold yellow")
     if status.paused_for:
-        told = f"\nwaits for {printable(status.paused_for)}, for {_duration(status.paused_s)}"
-        text.append(f"{told} (`chaosd help when-something-stands`: {printable(status.paused_cause)})", style="yellow")
+        text.append(f"\nwaits for {printable(status.paused_for)}, for {_duration(status.paused_s)}", style="yellow")
     if status.paused_remedy:
         text.append(f"\nwhat to do: {printable(status.paused_remedy)}", style="yellow")
+    if status.paused_for:  # a line of its own: a command that is broken over two cannot be copied
+        told = f"\nmore: `chaosd help when-something-stands`, at {printable(status.paused_cause)}"
+        text.append(told, style="yellow")
     return text
 
 
