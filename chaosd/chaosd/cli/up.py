@@ -74,6 +74,7 @@ def up(
         ),
     ] = None,
     trust: Annotated[list[str] | None, typer.Option(help=FIELD_TEXTS["trust"])] = None,
+    proxy: Annotated[str | None, typer.Option(help=FIELD_TEXTS["proxy"])] = None,
     page: Annotated[str | None, typer.Option(help=FIELD_TEXTS["page"])] = None,
     alone: Annotated[bool, typer.Option("--alone", help="begin without waiting for a second site")] = False,
 ) -> None:
@@ -96,7 +97,7 @@ def up(
     from chaosd.os_errors import explain
 
     command = demand_there(context.meta.get(COMMAND, []))
-    fields = {"name": name, "run": run, "listen": listen, "advertise": advertise}
+    fields = {"name": name, "run": run, "listen": listen, "advertise": advertise, "proxy": proxy}
     given = dict(overrides_of_up({**fields, "peer": peer, "trust": trust, "page": page}))
     if directory is not None and directory.is_file():
         fail(f"{directory} is a file, no folder of a site; a script beside it: chaosd up FOLDER -- COMMAND", EXIT_USAGE)

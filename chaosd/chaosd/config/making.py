@@ -54,7 +54,7 @@ bootstrap = {bootstrap}
 # {texts[heartbeat_interval_s]}
 # heartbeat_interval_s = 0.25
 # {texts[proxy]}
-# proxy = ""
+{proxy}
 # {texts[no_proxy]}
 # no_proxy = []
 # {texts[proxy_auth_file]}
@@ -205,6 +205,7 @@ def _text(path: Path, site: str, config: SiteConfig) -> str:
         mark=mark,
         start_sites=f"start_sites = {config.start_sites}" if config.start_sites != 1 else "# start_sites = 1",
         min_sites=f"min_sites = {config.min_sites}" if config.min_sites != 1 else "# min_sites = 1",
+        proxy=f'proxy = "{config.proxy}"' if config.proxy else '# proxy = ""',
         trust=f"trust = {trust}" if trust else '# trust = ["0123456789abcdef0123456789abcdef"]',
         peers=peers or PEER_EXAMPLE,
         **fields,
