@@ -6,5 +6,6 @@ from tests.simulation.undone_early import EARLY
 from tests.simulation.undone_late import LATE
 from tests.simulation.undone_latest import LATEST
 from tests.simulation.undone_newest import NEWEST
+from tests.simulation.undone_present import PRESENT
 
-UNDONE = (*EARLY, *LATE, *LATEST, *NEWEST)
+UNDONE = (*EARLY, *LATE, *LATEST, *NEWEST, *PRESENT)

@@ -1,4 +1,4 @@
-"""Rows 103 and later of docs/found-by-simulation.md, see `undone`."""
+"""Rows 103 to 132 of docs/found-by-simulation.md, see `undone`."""
 
 from __future__ import annotations
 
@@ -344,53 +344,5 @@ NEWEST = (
             ),
         ),
         test="test_belief:test_a_voter_that_is_to_be_removed_is_heard_until_that_is_known_to_be_committed",
-    ),
-    Undone(
-        row=133,
-        patches=(
-            Patch(
-                "chaos_protocols.state.machine:WorkerState.begin_if_new",
-                "membership.is_member and membership.begun and rounds.active",
-                "False",
-            ),
-        ),
-        test="test_catch_up:test_a_plan_that_comes_when_the_worker_trains_again_is_not_followed_and_said_to_be_over",
-    ),
-    Undone(
-        row=134,
-        patches=(
-            Patch(
-                "chaos_protocols.state.last_checkpoint:LastCheckpoint.is_over", "self._rounds.own.stop(True)", "pass"
-            ),
-        ),
-        test="test_last_checkpoint:"
-        "test_who_goes_gives_nothing_to_a_round_until_its_state_is_written_or_it_stays_after_all",
-    ),
-    Undone(
-        row=135,
-        patches=(
-            Patch(
-                "chaos_protocols.state.last_checkpoint:LastCheckpoint._begun",
-                "self._is_unsure() and",
-                "self._tries < TRIES_MAX and self._is_unsure() and",
-            ),
-        ),
-        test="test_last_checkpoint:test_an_update_under_way_when_a_site_goes_is_waited_for_and_what_came_of_it_written",
-    ),
-    Undone(
-        row=136,
-        patches=(Patch("chaos_protocols.state.last_checkpoint:LastCheckpoint._begun", "self._fetch.cancel()", "pass"),),
-        test="test_last_checkpoint:test_a_state_on_its_way_to_a_site_that_goes_is_fetched_no_further",
-    ),
-    Undone(
-        row=136,
-        patches=(
-            Patch(
-                "chaos_protocols.state.last_checkpoint:LastCheckpoint._begun",
-                "or self._restore.region_is_written",
-                "",
-            ),
-        ),
-        test="test_last_checkpoint:test_a_state_that_is_being_read_for_the_worker_of_a_site_that_goes_ends_first",
     ),
 )

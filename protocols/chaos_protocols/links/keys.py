@@ -68,7 +68,9 @@ class LinkKeys:
             return False
         if source != neighbour and network.naming.takes(neighbour, envelope):
             chain = self._ring.chain_of(source, key)
-            if chain is not None and chain.replaces(known.key) and self._forget_start(source, envelope.incarnation):
+            later = chain is not None and chain.replaces(known.key)
+            gone = chain is not None and source not in self._shown  # of two forks none stays that is not there any more
+            if (later or gone) and self._forget_start(source, envelope.incarnation) and later:
                 self._turn_away(source)
         return True
 

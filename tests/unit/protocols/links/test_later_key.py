@@ -10,7 +10,7 @@ from tests.unit.protocols.one_site import A, B, Bench, C, D, heartbeat, records
 
 from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.effects import CloseLink
-from chaos_protocols.events import EnvelopeReceived, LinkLost, LinkUp
+from chaos_protocols.events import DialFailed, EnvelopeReceived, LinkLost, LinkUp
 from chaos_protocols.links.keys import FORMER_KEY
 from chaos_protocols.wire.control import KeysTold, LinkStateAdvertisement
 from chaos_protocols.wire.keys import KeyChain, with_change
@@ -101,6 +101,21 @@ def test_a_thief_whose_dial_was_answered_leaves_the_link_to_be_dialled_again() -
     bench.taken()
     bench.wait(30.0)
     assert [one.site for one in bench.taken() if type(one).__name__ == "Dial"], "it is not given up"
+
+
+def test_what_a_thief_has_forged_keeps_words_that_are_handed_on_out_only_as_long_as_he_is_linked() -> None:
+    """A newcomer that had met him for a moment was never let in: the scheduler had no link with it (seed 9083680, 6
+    sites)."""
+    bench = sleeper().up(B)
+    bench.hear(B, KeysTold(chains=(LATER,)))
+    link(bench, FORGED, FAR)
+    says(bench, FAR, D)
+    says(bench, 5, B, key=LATER.key, by=B)
+    assert bench.machine.network.incarnations[A] == FAR, "which of the two the site has agreed on is not known here"
+    bench.handle(LinkLost(site=A, incarnation=FAR, reason="closed"))
+    bench.handle(DialFailed(site=A, reason="connection refused"))
+    says(bench, 5, B, key=LATER.key, by=B)
+    assert bench.machine.network.incarnations[A] == 5 and reported(bench, B) and not reported(bench, D)
 
 
 def test_a_word_with_the_later_key_ends_the_thiefs_link_and_what_it_has_said() -> None:
