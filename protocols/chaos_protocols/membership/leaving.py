@@ -248,8 +248,11 @@ class Leaving:
         return "no majority could be reached to confirm it" if waited else ""
 
     def _is_last(self, role: SchedulerRole) -> bool:
-        roster = self._replica.roster
-        return role.at_work and roster.member_ids() == (self._replica.site,) and roster.replication is None
+        roster, rounds = self._replica.roster, self._rounds
+        plan = roster.replication
+        # Of a round that its worker, which gives nothing more, will not do, the state never comes.
+        comes = plan is not None and (rounds.active or plan.round <= rounds.completed_round)
+        return role.at_work and roster.member_ids() == (self._replica.site,) and not comes
 
     @property
     def _patience_s(self) -> float:

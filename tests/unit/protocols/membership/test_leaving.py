@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from tests.unit.protocols.follower import (
     finish_round,
     keep_last_checkpoint,
@@ -38,6 +39,15 @@ def test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner() ->
         assert bench.machine.membership.ended is not on_the_way
         ends = [one for one in bench.taken() if isinstance(one, StopDaemon)]
         assert on_the_way or "the last member" in ends[0].reason
+
+
+def test_a_state_of_a_round_that_the_last_member_will_not_do_is_not_on_the_way() -> None:
+    """It was promised, and then the script ended: nobody left, and nobody was let in (seed 9083395, 3 sites)."""
+    promised = msgspec.structs.replace(plan(D, A), round=5)
+    bench = leader_of(roster=roster_of(A, learners=(D,), replication=promised))
+    bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+    alive(bench, D, seconds=SETTINGS.negotiation_timeout_s + 0.5)
+    assert bench.machine.membership.ended
 
 
 def test_a_leaver_for_which_nothing_can_be_agreed_goes_after_a_while() -> None:
