@@ -35,6 +35,9 @@ and is let in here with `chaosd accept` and its id, which `chaosd pending` shows
 """
 
 
+PEER_TEXT = "a site of the run, SITE@HOST:PORT or NAME=SITE@HOST:PORT; without one, this site founds the run"
+
+
 def register(app: typer.Typer) -> None:
     app.command(cls=EndsWithCommand)(up)
 
@@ -67,12 +70,7 @@ def up(
         str | None, typer.Option(help=f"host:port to listen on; default: {DEFAULT_LISTEN} or the next free port")
     ] = None,
     advertise: Annotated[str | None, typer.Option(help=FIELD_TEXTS["advertise"])] = None,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="a site of the run, SITE@HOST:PORT or NAME=SITE@HOST:PORT; without one, this site founds the run"
-        ),
-    ] = None,
+    peer: Annotated[list[str] | None, typer.Option(help=PEER_TEXT)] = None,
     trust: Annotated[list[str] | None, typer.Option(help=FIELD_TEXTS["trust"])] = None,
     proxy: Annotated[str | None, typer.Option(help=FIELD_TEXTS["proxy"])] = None,
     page: Annotated[str | None, typer.Option(help=FIELD_TEXTS["page"])] = None,

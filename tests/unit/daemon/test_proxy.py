@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.rigs.proxy import proxying
 
+from chaosd.config.making import make_site
 from chaosd.config.model import ConfigError, SiteConfig, load_config
 from chaosd.proxy import HEAD_BYTES_MAX, Proxy, ProxyError, connect, parse_direct, parse_proxy
 
@@ -67,6 +68,11 @@ def test_a_site_has_none_unless_its_configuration_names_one(tmp_path: Path) -> N
     assert SiteConfig(data_dir=tmp_path).way_out is None
     config = SiteConfig(data_dir=tmp_path, proxy="http://p.example:3128", no_proxy=("10.0.0.0/8",))
     assert config.way_out == Proxy(host="p.example", port=3128, direct=("10.0.0.0/8",))
+
+
+def test_a_site_that_is_made_with_a_proxy_has_it_in_its_file(tmp_path: Path) -> None:
+    path, _, _ = make_site(tmp_path / "a", {"proxy": "http://proxy.example:3128/"})
+    assert load_config(path).proxy == "proxy.example:3128"
 
 
 def test_an_ipv6_host_is_asked_for_in_brackets_and_the_password_comes_from_its_file(tmp_path: Path) -> None:

@@ -272,12 +272,6 @@ def test_the_file_that_init_writes_shows_every_field_with_its_true_default(run: 
     assert set(after.model_fields_set) == set(SiteConfig.model_fields) - {"peers", *examples}
 
 
-def test_the_file_that_init_writes_has_the_proxy(run: Run, tmp_path: Path) -> None:
-    run("init", "a", "--proxy", "http://proxy.example:3128/")
-    assert load_config(tmp_path / "a" / "chaosd.toml").proxy == "proxy.example:3128"
-    assert "must be an HTTP proxy" in run("init", "b", "--proxy", "socks5://p:1", code=2).stderr
-
-
 def test_init_overwrites_neither_key_nor_file(run: Run, tmp_path: Path) -> None:
     run("init", "a")
     key = (tmp_path / "a" / "data" / "site.key").read_bytes()
