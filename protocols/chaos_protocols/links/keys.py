@@ -69,8 +69,9 @@ class LinkKeys:
         if source != neighbour and network.naming.takes(neighbour, envelope):
             chain = self._ring.chain_of(source, key)
             later = chain is not None and chain.replaces(known.key)
-            gone = chain is not None and source not in self._shown  # of two forks none stays that is not there any more
-            if (later or gone) and self._forget_start(source, envelope.incarnation) and later:
+            # Of two keys of which neither is later, the one that nobody here shows any more keeps nobody out.
+            alone = chain is not None and source not in self._shown
+            if (later or alone) and self._forget_start(source, envelope.incarnation) and later:
                 self._turn_away(source)
         return True
 

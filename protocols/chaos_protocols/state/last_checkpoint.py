@@ -113,8 +113,8 @@ class LastCheckpoint:
         """One that is being made goes first: it may be the one. So does an update that is under way."""
         self._waits_since_s = self._outbox.now_s if self._waits_since_s is None else self._waits_since_s
         self._restore.abandon()
-        answers = self._is_unsure() and not self._waited_enough()
-        if answers or self._memory.is_copying or self._files.is_writing or self._restore.region_is_written:
+        awaited = self._is_unsure() and not self._waited_enough()
+        if awaited or self._memory.is_copying or self._files.is_writing or self._restore.region_is_written:
             return LastCheckpointStep.UNBEGUN
         have = self._unwritten()
         if have is None or not self._tries:
