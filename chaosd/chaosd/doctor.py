@@ -38,6 +38,7 @@ from chaosd.identity import Identity, IdentityError
 from chaosd.proxy import Proxy, connect
 from chaosd.reach import site_behind
 from chaosd.storage.folders import folder_bytes
+from chaosd.transport.handshake import NO_SITE
 from chaosd.transport.settings import STREAMS_AUTO
 from chaosd.worker_group.selftest import FILE_NAMES
 from chaosd.worker_group.selftest import read as read_selftest
@@ -330,6 +331,9 @@ def check_peer(peer: PeerConfig, timeout_s: float, proxy: Proxy | None = None) -
             site, swallowed = site_behind(raw, timeout_s)
         except (OSError, ValueError) as error:
             return _fail(name, f"{peer.address} answers, but not as a chaosd ({error})", "correct the peer's address")
+    if site is None:
+        remedy = "correct the peer's address; a firewall or proxy that opens TLS has to leave this host and port out"
+        return _fail(name, f"{peer.address} answers with the certificate of no site: {NO_SITE}", remedy)
     if site != peer.site:
         return _fail(name, f"{peer.address} is site {site}, not {peer.site}", "correct the peer's id or address")
     if swallowed:

@@ -299,7 +299,8 @@ class Cause(Enum):
         "another-site-answers", Place.LINK,
         "another site than {site} answers at {address}: {reason}",
         "the operator of this site",
-        "correct `site` or `address` of that peer; the site id is what `chaosd id` prints over there",
+        "correct `site` or `address` of that peer; the site id is what `chaosd id` prints over there. A firewall or "
+        "proxy that opens TLS has to leave this host and port out",
     )  # fmt: skip
     OLDER_START = Meaning(
         "older-start", Place.LINK,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from tests.rigs.proxy import HttpProxy, proxying
+from tests.rigs.proxy import HttpProxy, opening_context, proxying
 from tests.rigs.transport import LOOPS, Site, close, link, run, start, until
 
 from chaos_protocols.causes import Cause
@@ -112,5 +113,23 @@ def test_a_dial_that_is_given_up_leaves_no_tunnel(loop_kind: str, tmp_path: Path
             with pytest.raises(DialError, match="no answer in time"):
                 await a.transport.dial(b.id, f"{FAR}:1", timeout_s=0.5)
             await close(a, b)
+
+    run(loop_kind, main)
+
+
+def test_who_opens_tls_is_found_out_and_named(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
+        await start(a, b)
+        server = await asyncio.start_server(
+            lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=opening_context(tmp_path)
+        )
+        async with server:
+            host, port = server.sockets[0].getsockname()
+            with pytest.raises(DialError) as caught:
+                await a.transport.dial(b.id, f"{host}:{port}", timeout_s=20.0)
+        why = caught.value.why
+        assert why.cause is Cause.ANOTHER_SITE and "a firewall or proxy that opens TLS" in why.text
+        await close(a, b)
 
     run(loop_kind, main)

@@ -56,7 +56,7 @@ PRESENT = (
     ),
     Undone(
         row=137,
-        patches=(Patch("chaos_protocols.links.keys:LinkKeys.lets_speak", "(later or alone)", "later"),),
+        patches=(Patch("chaos_protocols.links.keys:LinkKeys.went_down", "not self._is_vouched_for(site)", "False"),),
         test="test_later_key:"
         "test_what_a_thief_has_forged_keeps_words_that_are_handed_on_out_only_as_long_as_he_is_linked",
     ),

@@ -57,6 +57,9 @@ LABEL = b"chaos transport hello, protocol version 1\x00"
 """Separates these signatures from all others. The number in it is no version: it stays, so that a daemon of any
 version is proven first, and then told why it is refused."""
 
+NO_SITE = "it is another server, or a firewall or proxy that opens TLS"
+"""Who answers with a certificate that no daemon makes."""
+
 PADDING_HEAD_BYTES = 1
 """The length of 256 bytes and more takes a byte more than that of none (msgpack's bin 16 and bin 8)."""
 
@@ -131,8 +134,10 @@ class DialerHandshake:
         for it no more."""
         chain = chain_of_certificate(certificate_der) if certificate_der else None
         site = site_of_chain(chain) if chain is not None else None
-        if site != self._expected or chain is None:
-            raise PeerProtocolError(f"it is not site {self._expected} that answers there, but {site or 'no site'}")
+        if chain is None or site is None:
+            raise PeerProtocolError(f"its certificate is that of no site: {NO_SITE}")
+        if site != self._expected:
+            raise PeerProtocolError(f"it is not site {self._expected} that answers there, but {site}")
         if not self._accepts(self._expected, chain):
             raise PeerProtocolError(
                 f"site {self._expected} has changed its key, and who answers there has a former one"

@@ -68,10 +68,7 @@ class LinkKeys:
             return False
         if source != neighbour and network.naming.takes(neighbour, envelope):
             chain = self._ring.chain_of(source, key)
-            later = chain is not None and chain.replaces(known.key)
-            # Of two keys of which neither is later, the one that nobody here shows any more keeps nobody out.
-            alone = chain is not None and source not in self._shown
-            if (later or alone) and self._forget_start(source, envelope.incarnation) and later:
+            if chain is not None and chain.replaces(known.key) and self._forget_start(source, envelope.incarnation):
                 self._turn_away(source)
         return True
 
@@ -108,6 +105,15 @@ class LinkKeys:
         if self._shown.get(site, (incarnation, None))[0] == incarnation:
             self._shown.pop(site, None)
         self._ring.forget(site)
+        if not self._is_vouched_for(site):
+            self._network.forget_starts(site)  # it may have been a thief, who names any number
+
+    def _is_vouched_for(self, site: SiteId) -> bool:
+        """Whether the key with which it has shown its newest start counts here, or the run has agreed on that start."""
+        spoke, record = self._network.spoke_with(site), self._replica.roster.record(site)
+        if spoke is None or self._ring.counts(site, spoke.key):
+            return True
+        return record is not None and self._network.incarnations.get(site, 0) <= record.incarnation
 
     def heard(self, neighbour: SiteId, message: KeysTold) -> None:
         """What a neighbour of the run tells."""
@@ -120,9 +126,7 @@ class LinkKeys:
             chain = self.chain_of(site)
             if chain is not None and not self._ring.accepts(site, chain):
                 self._turn_away(site)
-            spoke, record = network.spoke_with(site), self._replica.roster.record(site)
-            begun, counts = network.incarnations.get(site, 0), spoke is None or self._ring.counts(site, spoke.key)
-            if not counts and (record is None or begun > record.incarnation):
+            if not self._is_vouched_for(site):
                 network.forget(site)  # no start of its own: the one that settled the change is in the roster
         for neighbour in network.links.up_sites():
             self.tell(neighbour)

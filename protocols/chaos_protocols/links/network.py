@@ -285,8 +285,13 @@ class Network:
 
     def forget(self, site: SiteId) -> None:
         """Whoever has said this last in a site's name is not the site (spec 20.6)."""
-        for known in (self.incarnations, self._keys, self._told_early):
-            known.pop(site, None)
+        self._keys.pop(site, None)
+        self.forget_starts(site)
+
+    def forget_starts(self, site: SiteId) -> None:
+        """Whoever has said this last may not be the site; the key with which it was said is still known (spec 20.9)."""
+        self.incarnations.pop(site, None)
+        self._told_early.pop(site, None)
         self.versions.forget(site)
         self.router.forget(site)
         self.overlay_changed()

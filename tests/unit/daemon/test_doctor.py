@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.rigs.proxy import opening_context
 from tests.unit.daemon.api.local_api import FakeControl, served
 from typer.testing import CliRunner
 
@@ -181,6 +182,13 @@ def test_another_site_at_the_peers_address_is_a_failure_that_names_it(tmp_path: 
     with answering(server_context(stranger)) as address:
         check = doctor.check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
     assert (check.level, stranger.site in check.found) == (Level.FAIL, True)
+
+
+def test_a_proxy_that_opens_tls_is_told_from_another_site(tmp_path: Path) -> None:
+    with answering(opening_context(tmp_path)) as address:
+        check = doctor.check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
+    assert check.level is Level.FAIL and "a firewall or proxy that opens TLS" in check.found
+    assert "leave this host and port out" in check.remedy
 
 
 def test_a_peer_from_which_only_small_packets_arrive_is_a_failure_with_the_remedy(tmp_path: Path) -> None:
