@@ -117,7 +117,7 @@ def test_a_dialer_notices_another_certificate(sites: list[Identity]) -> None:
     dialer, listener, third = sites
     dialing = DialerHandshake(dialer, listener.site, hello_of(dialer))
     for certificate in (third.certificate_der, b"", None, b"\x30\x82" + bytes(40)):
-        with pytest.raises(PeerProtocolError, match="it is not site|that of no site"):
+        with pytest.raises(PeerProtocolError, match=r"it is not site|that of no site"):
             dialing.check_certificate(certificate)
 
 
