@@ -75,6 +75,9 @@ class Inbound:
         """An envelope from a neighbour: heard of, passed on, or taken."""
         outbox, network, neighbour = self._outbox, self._network, event.neighbour
         network.links.heard(neighbour, now_s=outbox.now_s)
+        if self._is_of_another_start(event):
+            self.rejected += 1
+            return []
         for_here = event.envelope.destination in (self._replica.site, messages.EVERYBODY)
         if for_here and not self._keys.lets_speak(neighbour, event.envelope):
             self.rejected += 1
@@ -99,6 +102,14 @@ class Inbound:
             network.versions.said(ours.source, ours.incarnation, ours.version)  # its own word: it made the envelope
             network.saw_incarnation(ours.source, ours.incarnation, self._keys.said_with(neighbour, ours))
         return self.deliver(ours.source, ours.message)
+
+    def _is_of_another_start(self, event: events.EnvelopeReceived) -> bool:
+        """A neighbour speaks for itself, and for another start of its daemon than the one that has proven itself when
+        this link came up: the word is an old one, or not its own."""
+        links, neighbour, envelope = self._network.links, event.neighbour, event.envelope
+        if envelope.source != neighbour or not links.is_up(neighbour):
+            return False
+        return links.neighbours[neighbour].incarnation != envelope.incarnation
 
     def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:
         """One message for this site into the part that it concerns; what the agreement asks for then. Bounds and types

@@ -103,6 +103,18 @@ def test_a_thief_whose_dial_was_answered_leaves_the_link_to_be_dialled_again() -
     assert [one.site for one in bench.taken() if type(one).__name__ == "Dial"], "it is not given up"
 
 
+def test_what_a_neighbour_says_as_another_start_than_the_one_that_has_its_link_is_dropped() -> None:
+    """Two daemons, a site's and a thief's, took the link from each other; an old word of one came over that of the
+    other, and counted by its number (seed 9090911, 7 sites)."""
+    bench = sleeper()
+    link(bench, LATER, 5)
+    says(bench, FAR, D)
+    says(bench, 4, D)
+    assert bench.machine.network.incarnations[A] == 5 and not reported(bench, D)
+    says(bench, 5, D)
+    assert reported(bench, D)
+
+
 def test_what_a_thief_has_forged_keeps_words_that_are_handed_on_out_only_as_long_as_he_is_linked() -> None:
     """A newcomer that had met him for a moment was never let in: the scheduler had no link with it (seed 9083680, 6
     sites)."""

@@ -114,8 +114,8 @@ def test_a_follower_reports_at_once_what_its_operator_approves() -> None:
 
 def test_a_link_with_a_former_key_is_closed_and_what_came_over_it_forgotten() -> None:
     bench = Bench(C, spoken(of_run()), ring=KeyRing(RigKeys(C)))
-    for site in (A, B):
-        bench.handle(LinkUp(site=site, incarnation=1, address="", chain=chain_of(site, changes=0)))
+    for site, incarnation in ((A, 1 << 40), (B, 1)):
+        bench.handle(LinkUp(site=site, incarnation=incarnation, address="", chain=chain_of(site, changes=0)))
     far = LinkStateAdvertisement(
         neighbour=B, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="connected"
     )

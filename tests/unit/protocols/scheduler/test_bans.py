@@ -80,7 +80,7 @@ def test_the_schedulers_own_wish_counts_and_it_does_not_remove_itself() -> None:
 
 def test_a_joiner_that_most_members_want_out_is_not_let_in() -> None:
     bench = leader_of(B, C)
-    bench.up(E)
+    bench.up(E, incarnation=2)
     for site in (B, C):
         wants_out(bench, site, E)
     answer = asks_to_join(bench, E)
