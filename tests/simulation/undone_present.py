@@ -72,4 +72,13 @@ PRESENT = (
         patches=(Patch("chaos_protocols.inbound:Inbound.received", "self._is_of_another_start(event)", "False"),),
         test="test_later_key:test_what_a_neighbour_says_as_another_start_than_the_one_that_has_its_link_is_dropped",
     ),
+    Undone(
+        row=140,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.waits:WaitsWatch.look", "BEHIND if site in reports else UNREPORTED", "BEHIND"
+            ),
+        ),
+        test="test_waits:test_a_member_that_has_not_reported_is_waited_for_too",
+    ),
 )

@@ -20,6 +20,8 @@ from chaos_protocols.wire.waits import SITES_NAMED_MAX, RoundWaits, SiteWait
 
 BEHIND = "its daemon does not follow the last change of the run yet: its links are slow, or it lacks a processor"
 """Why a site gives nothing though its script may have."""
+UNREPORTED = "its daemon has not reported to the present scheduler: see the links on the way to it"
+"""Why nobody knows what a site has given."""
 UNHEARD = "its bytes do not arrive at {name}: does something on the way drop large packets? `chaosd doctor` tries"
 """Why what a site has given does not count yet."""
 
@@ -59,7 +61,8 @@ class WaitsWatch:
         behind = self._behind_of(tag, reports)
         reasons = {site: reason for site, (_, reason) in stuck.items() if site not in self._since}
         since = {**{site: since_s for site, (since_s, _) in stuck.items()}, **self._since, **behind}
-        waits = _named(since, {**reasons, **dict.fromkeys(behind, BEHIND)}, now_s)
+        reasons |= {site: BEHIND if site in reports else UNREPORTED for site in behind}
+        waits = _named(since, reasons, now_s)
         overdue = any(self._is_overdue(one, now_s) for one in waits)
         empty = self._is_empty(now_s)
         named = frozenset(one.site for one in waits) if overdue else frozenset[str]()

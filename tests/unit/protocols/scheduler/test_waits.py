@@ -11,7 +11,7 @@ from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, mo
 
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.scheduler.pace import ROUNDS_TIMED_MIN, Pace
-from chaos_protocols.scheduler.waits import BEHIND, UNHEARD, WaitsWatch
+from chaos_protocols.scheduler.waits import BEHIND, UNHEARD, UNREPORTED, WaitsWatch
 from chaos_protocols.wire.control import RoundWaits, SiteStatus
 from chaos_protocols.wire.plans import Tag
 
@@ -105,7 +105,7 @@ def test_what_holds_up_a_round_that_stands_for_long_already_is_told_of_sooner() 
 def test_a_member_that_has_not_reported_is_waited_for_too() -> None:
     bench = scheduler(A, B, C)
     found = told(bench, SETTINGS.waits_told_s + 1.0, b=report(gave=True))
-    assert [(one.site, one.reason) for one in found[-1][1].waits] == [(C, BEHIND)]
+    assert [(one.site, one.reason) for one in found[-1][1].waits] == [(C, UNREPORTED)]
 
 
 def test_a_site_in_standby_or_of_a_release_that_does_not_say_is_not_waited_for() -> None:
