@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 STAND_S = 6.0
-"""So long may a run stand before every site must say why: what is told takes two timeouts until it is told, one more
-until it is told again, and as long again with a new scheduler."""
+"""So long may a run stand with one scheduler before every site must say why: what is told takes two timeouts until it
+is told, and one more until it is told again."""
 
 TOLD_OF_S = 3.5
 """So long after a site has given its part others may still name it: its report goes out with a beat, the scheduler
@@ -38,8 +38,9 @@ class StandingOracle:
 
     def __init__(self, fail: Fail, world: World) -> None:
         self._fail, self._world = fail, world
-        self._rounds = 0
+        self._rounds = self._term = 0
         self._done_s = 0.0
+        """Since when no round is done by any site, under the present scheduler."""
         self._awake_s: dict[str, float] = {}
         self._lives: dict[str, int] = {}
         self._told_s: dict[str, float] = {}
@@ -57,8 +58,10 @@ class StandingOracle:
     def _look(self) -> None:
         world = self._world
         done = sum(node.machine.rounds.completed_round for node in world.nodes.values() if node.machine is not None)
-        if done != self._rounds:
-            self._rounds, self._done_s = done, world.now_s
+        schedulers = (node.machine for node in world.nodes.values() if node.machine is not None)
+        term = max((one.term for one in schedulers if one.scheduler.leading and one.scheduler.taken_over), default=0)
+        if done != self._rounds or term > self._term:
+            self._rounds, self._term, self._done_s = done, max(term, self._term), world.now_s
         self._note_given()
         for node in world.nodes.values():
             machine = node.machine
