@@ -105,7 +105,7 @@ class LinkKeys:
         if self._shown.get(site, (incarnation, None))[0] == incarnation:
             self._shown.pop(site, None)
         self._ring.forget(site)
-        if not self._is_vouched_for(site):
+        if site not in self._shown and not self._is_vouched_for(site):
             self._network.forget_starts(site)  # it may have been a thief, who names any number
 
     def _is_vouched_for(self, site: SiteId) -> bool:

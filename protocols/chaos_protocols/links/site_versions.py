@@ -18,6 +18,7 @@ class SiteVersions:
     """See the module."""
 
     def __init__(self, site: SiteId, incarnation: int, own: Versions) -> None:
+        self._site = site
         self._spoken: dict[SiteId, tuple[int, Versions]] = {site: (incarnation, own)}
         """What each site's newest incarnation speaks: as its handshake with this site said, or a neighbour's report."""
         self._met: dict[SiteId, tuple[int, Versions]] = {}
@@ -43,7 +44,7 @@ class SiteVersions:
         """This start of a site's daemon speaks `versions`; None: nothing was said of it. `software`: its release, empty
         where the reporter is of version 2 and does not say."""
         known, _ = self._spoken.get(site, (0, BEFORE))
-        if versions is None or incarnation < known:
+        if versions is None or incarnation < known or site == self._site:
             return
         if (met := self._met.get(site)) is not None and met[0] == incarnation:
             versions = met[1]

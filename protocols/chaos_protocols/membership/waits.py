@@ -74,7 +74,10 @@ class Waits:
         """As of now; nothing while rounds go on. A joiner counts from the round of its snapshot, which may be the very
         one that waits: only what was seen to be done is over."""
         message = self._fresh()
-        return () if message is None or self._rounds.known_round >= message.round else message.waits
+        if message is None or self._rounds.known_round >= message.round:
+            return ()
+        view = self._replica.roster.view_of(message.round)  # a site may be out of it since that was said
+        return tuple(one for one in message.waits if view is None or one.site in view.members)
 
     @property
     def resting(self) -> tuple[SiteWait, ...]:

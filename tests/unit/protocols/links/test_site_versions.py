@@ -32,6 +32,14 @@ def test_a_newer_start_replaces_what_was_known_and_an_older_one_changes_nothing(
     assert versions.of(B) == SPOKEN and versions.software_of(B) == ""
 
 
+def test_no_report_changes_what_this_site_knows_of_itself() -> None:
+    """A neighbour that had forgotten what it speaks reported the least, and it never was renewed (seed 9097909, 3
+    sites)."""
+    versions = SiteVersions(A, 4, SPOKEN)
+    versions.heard(A, 4, BEFORE, "")
+    assert versions.of(A) == SPOKEN and versions.of_start(A, 4, FORMER) == SPOKEN
+
+
 def test_no_report_changes_what_a_start_has_said_in_its_own_handshake() -> None:
     versions = SiteVersions(A, 1, SPOKEN)
     versions.met(B, 5, FORMER, "0.2.0")

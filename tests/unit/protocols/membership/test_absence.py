@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, training_member
-from tests.unit.protocols.one_site import SETTINGS, A, B, D, records, roster_of, sent
+from tests.unit.protocols.one_site import SETTINGS, A, B, C, D, records, roster_of, sent
 
 from chaos_protocols import events
 from chaos_protocols.effects import Contribute, DeliverResult, WorkerOverdue
@@ -183,6 +183,13 @@ def test_old_words_of_a_scheduler_are_no_reason_any_more() -> None:
     assert bench.machine.participation.pause.reason()
     bench.alive(SETTINGS.waits_stale_s + 0.5)
     assert bench.machine.participation.pause.reason() == "" and not bench.machine.participation.waits.resting
+
+
+def test_who_is_out_of_the_round_since_is_waited_for_no_more() -> None:
+    """The roster is here before the scheduler's next word (seed 9096940, 6 sites)."""
+    bench = training_member()
+    waits(bench, SiteWait(site=B, seconds=5.0), SiteWait(site=C, seconds=5.0))
+    assert [one.site for one in bench.machine.participation.waits.waited_for] == [B]
 
 
 def test_the_words_of_a_scheduler_that_is_lost_are_no_reason_any_more() -> None:
