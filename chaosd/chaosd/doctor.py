@@ -35,6 +35,7 @@ from chaosd.config.changes import read_changes
 from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError
+from chaosd.os_errors import brief
 from chaosd.proxy import Proxy, connect
 from chaosd.reach import site_behind
 from chaosd.storage.folders import folder_bytes
@@ -321,7 +322,7 @@ def check_peer(peer: PeerConfig, timeout_s: float, proxy: Proxy | None = None) -
     try:
         raw = connect(peer.address, timeout_s, proxy)
     except OSError as error:
-        why = error.strerror or str(error) or type(error).__name__
+        why = brief(error)
         return _warn(
             name, f"{peer.address}: {why}", "is it started, the address right, the port open in both firewalls?"
         )

@@ -19,6 +19,11 @@ FILES_USUAL = 1024
 """The soft limit of most systems: enough for two hundred peers."""
 
 
+def brief(error: Exception) -> str:
+    """What went wrong, in the system's own words, for a text that says where."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def explain(error: OSError, path: Path | str = "") -> str:
     """Cause and remedy of an error of the operating system, with the file that it is about."""
     about = str(path or error.filename or "")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from chaosd.addresses import join_address, split_address
+from chaosd.os_errors import brief
 
 HEAD_BYTES_MAX = 16 << 10
 """Of the proxy's answer; usual servers take heads of 8 KiB."""
@@ -53,10 +54,8 @@ class Proxy:
             number = ipaddress.ip_address(name.partition("%")[0])
         except ValueError:
             return name != "localhost" and not any(f".{name}".endswith(f".{one}") for one in self.direct)
-        return not number.is_loopback and not any(number in ipaddress.ip_network(one) for one in self._networks())
-
-    def _networks(self) -> list[str]:
-        return [one for one in self.direct if _is_network(one)]
+        networks = (ipaddress.ip_network(one) for one in self.direct if _is_network(one))
+        return not number.is_loopback and not any(number in one for one in networks)
 
     def request(self, host: str, port: int) -> bytes:
         """What asks for a tunnel. Raises ProxyError where the file of the password is of no use."""
@@ -114,7 +113,7 @@ class Proxy:
         try:
             opened = socket.create_connection((self.host, self.port), timeout=timeout_s)
         except OSError as error:
-            raise self.failed(error.strerror or str(error) or type(error).__name__, error.errno) from None
+            raise self.failed(brief(error), error.errno) from None
         try:
             opened.sendall(request)
             head = b""

@@ -107,9 +107,8 @@ class Inbound:
         """A neighbour speaks for itself, and for another start of its daemon than the one that has proven itself when
         this link came up: the word is an old one, or not its own."""
         links, neighbour, envelope = self._network.links, event.neighbour, event.envelope
-        if envelope.source != neighbour or not links.is_up(neighbour):
-            return False
-        return links.neighbours[neighbour].incarnation != envelope.incarnation
+        speaks_for_itself = envelope.source == neighbour and links.is_up(neighbour)
+        return speaks_for_itself and not links.is_up(neighbour, envelope.incarnation)
 
     def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:
         """One message for this site into the part that it concerns; what the agreement asks for then. Bounds and types

@@ -32,8 +32,8 @@ PRESENT = (
         patches=(
             Patch(
                 "chaos_protocols.state.last_checkpoint:LastCheckpoint._begun",
-                "self._is_unsure() and",
-                "self._tries < TRIES_MAX and self._is_unsure() and",
+                "is_unsure(self._rounds, self._session) and",
+                "self._tries < TRIES_MAX and is_unsure(self._rounds, self._session) and",
             ),
         ),
         test="test_last_checkpoint:test_an_update_under_way_when_a_site_goes_is_waited_for_and_what_came_of_it_written",

@@ -58,8 +58,8 @@ class StandingOracle:
     def _look(self) -> None:
         world = self._world
         done = sum(node.machine.rounds.completed_round for node in world.nodes.values() if node.machine is not None)
-        schedulers = (node.machine for node in world.nodes.values() if node.machine is not None)
-        term = max((one.term for one in schedulers if one.scheduler.leading and one.scheduler.taken_over), default=0)
+        machines = (node.machine for node in world.nodes.values() if node.machine is not None)
+        term = max((one.term for one in machines if one.scheduler.leading and one.scheduler.taken_over), default=0)
         if done != self._rounds or term > self._term:
             self._rounds, self._term, self._done_s = done, max(term, self._term), world.now_s
         self._note_given()

@@ -31,7 +31,7 @@ from chaosd.api.status import (
     Status,
     TrustedSite,
 )
-from chaosd.os_errors import explain
+from chaosd.os_errors import brief, explain
 
 ANSWER_TIMEOUT_S = 5.0
 """A daemon that cannot say its status for so long is stuck: its loop serves this within milliseconds."""
@@ -252,8 +252,7 @@ class LocalClient:
             connection.close()
             if isinstance(error, OSError) and not isinstance(error, NOBODY_THERE):
                 raise SocketUnusableError(self.path, explain(error, self.path)) from error
-            strerror = error.strerror if isinstance(error, OSError) else None
-            raise NoDaemonError(self.path, strerror or str(error) or type(error).__name__) from error
+            raise NoDaemonError(self.path, brief(error)) from error
 
     def _decode(self, status: int, data: bytes, kind: type[Answer]) -> Answer:
         try:

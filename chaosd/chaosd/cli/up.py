@@ -34,7 +34,6 @@ Another site joins with (on this machine: chaosd up FOLDER, and so on):
 and is let in here with `chaosd accept` and its id, which `chaosd pending` shows with its words.
 """
 
-
 PEER_TEXT = "a site of the run, SITE@HOST:PORT or NAME=SITE@HOST:PORT; without one, this site founds the run"
 
 

@@ -36,6 +36,7 @@ from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.recovered import RunRecovered
 from chaosd.addresses import split_address
 from chaosd.identity import Identity
+from chaosd.os_errors import brief
 from chaosd.proxy import Proxy, ProxyError, Tunnel
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import DialError, PeerProtocolError
@@ -97,7 +98,7 @@ async def _reach(address: str, channel: TlsChannel, proxy: Proxy | None) -> None
     except ProxyError:
         raise
     except OSError as error:
-        raise proxy.failed(_brief(error), error.errno) from None
+        raise proxy.failed(brief(error), error.errno) from None
     finally:
         tunnel.close()
 
@@ -131,17 +132,13 @@ def _is_number(host: str) -> bool:
 
 def _unreached(site: SiteId, address: str, error: OSError | ValueError) -> DialError:
     """Nobody took the connection."""
-    brief = _brief(error)
+    said = brief(error)
     if isinstance(error, ConnectionRefusedError):
         return DialError("connection refused", Cause.NOT_RUNNING.told(site=short(site), address=address))
-    reason = brief
+    reason = said
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         reason = f"{reason}: this daemon's limit of open files is reached; raise it with `ulimit -n`"
-    return DialError(brief, Cause.UNREACHABLE.told(site=short(site), address=address, reason=reason))
-
-
-def _brief(error: OSError | ValueError) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return DialError(said, Cause.UNREACHABLE.told(site=short(site), address=address, reason=reason))
 
 
 def _decisive(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -63,7 +63,7 @@ class StateFetch:
         return plan.transfer != self._tried
 
     def pass_over(self, plan: ReplicationPlan) -> None:
-        """The worker has the state: this plan is not followed, also when it has lost it later."""
+        """Its worker has the state, or it goes: this plan is not followed, also when that is so no more."""
         self._tried = plan.transfer
 
     def take(self, plan: ReplicationPlan, roster: Roster) -> None:

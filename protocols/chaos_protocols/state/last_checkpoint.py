@@ -19,7 +19,7 @@ from chaos_protocols.state.fetch import StateFetch
 from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
 from chaos_protocols.state.restore import StateRestore
 from chaos_protocols.state.snapshot_source import SnapshotSource
-from chaos_protocols.state.worker_session import WorkerSession
+from chaos_protocols.state.worker_session import WorkerSession, is_unsure
 from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.user_words import RunPaused
 
@@ -113,7 +113,7 @@ class LastCheckpoint:
         """One that is being made goes first: it may be the one. So does an update that is under way."""
         self._waits_since_s = self._outbox.now_s if self._waits_since_s is None else self._waits_since_s
         self._restore.abandon()
-        awaited = self._is_unsure() and not self._waited_enough()
+        awaited = is_unsure(self._rounds, self._session) and not self._waited_enough()
         if awaited or self._memory.is_copying or self._files.is_writing or self._restore.region_is_written:
             return LastCheckpointStep.UNBEGUN
         have = self._unwritten()
@@ -136,17 +136,13 @@ class LastCheckpoint:
             words = f"before it leaves, this site writes its state of round {session.round} to its disk"
             session.tell(RunPaused(reason=words))
 
-    def _is_unsure(self) -> bool:
-        """As of `WorkerState`."""
-        return self._rounds.delivery.unanswered or self._session.region.loads
-
     def _unwritten(self) -> CheckpointFacts | None:
         """What is known of the worker's state, where that is newer than what the disk has; None: it is not, there is
         none, or no file is wanted."""
         session, files = self._session, self._files
         if self.void or not files.enabled or not session.present or session.in_part or not session.round:
             return None
-        if self._is_unsure():
+        if is_unsure(self._rounds, self._session):
             return None  # it hangs with a result, or with the order to load: it has either state
         lineage = files.lineage(self._reached.held(session.round))
         have = CheckpointFacts(lineage=lineage, round=session.round, spec_digest=session.spec_digest)
@@ -173,6 +169,6 @@ class LastCheckpoint:
         """There is a file, or none. A round that was under way may have been done meanwhile; or the run has gone on
         from this very state, which is of a later lineage then."""
         have, asked = self._unwritten(), self._asked
-        newer = self._is_unsure() or (have is not None and asked is not None and have > asked)
+        newer = is_unsure(self._rounds, self._session) or (have is not None and asked is not None and have > asked)
         self._waits_since_s = None
         return LastCheckpointStep.UNBEGUN if newer else LastCheckpointStep.OVER

@@ -24,7 +24,7 @@ from chaos_protocols.state.last_checkpoint import LastCheckpoint, LastCheckpoint
 from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
 from chaos_protocols.state.restore import StateRestore
 from chaos_protocols.state.snapshot_source import SnapshotSource
-from chaos_protocols.state.worker_session import WorkerSession
+from chaos_protocols.state.worker_session import WorkerSession, is_unsure
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import CheckpointFacts, ReplicationPlan
 from chaos_protocols.wire.user_words import RunWarned
@@ -88,8 +88,8 @@ class WorkerState:
 
     @property
     def is_unsure(self) -> bool:
-        """Which state its worker has is known when it has answered: it was given a result, or told to load a state."""
-        return self._rounds.delivery.unanswered or self.session.region.loads
+        """Which state its worker has is not known yet (see there)."""
+        return is_unsure(self._rounds, self.session)
 
     def request(self) -> StateRequest | None:
         """What a member asks the scheduler for; None: its worker has the state, or it is on its way."""
@@ -148,7 +148,7 @@ class WorkerState:
         if plan is not None and plan.joiner == self._outbox.facts.site and self.fetch.is_new(plan):
             trains = membership.is_member and membership.begun and rounds.active
             if trains or self.last.step is not LastCheckpointStep.UNBEGUN:
-                self.fetch.pass_over(plan)  # what it asked for came late, or its turn did; `CatchUp` says so
+                self.fetch.pass_over(plan)  # what it asked for came late, or its turn did; or it goes
                 return False
             self.fetch.cancel()
             if not membership.is_member or not membership.begun:

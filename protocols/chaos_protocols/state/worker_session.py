@@ -9,6 +9,7 @@ from __future__ import annotations
 from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.effects import ToWorker
 from chaos_protocols.outbox import Outbox
+from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.worker_region import WorkerRegion
 from chaos_protocols.wire.worker import DaemonMessage, LoadState, TakeSnapshot
 
@@ -95,3 +96,8 @@ class WorkerSession:
     def has(self, round_number: int) -> None:
         """Its state is that of the end of this round, and whole."""
         self.round, self.in_part = round_number, False
+
+
+def is_unsure(rounds: RoundMachine, session: WorkerSession) -> bool:
+    """Which state the worker has is known when it has answered: it was given a result, or told to load a state."""
+    return rounds.delivery.unanswered or session.region.loads
