@@ -86,4 +86,16 @@ PRESENT = (
         patches=(Patch("chaos_protocols.membership.waits:Waits.waited_for", "view is None or", "True or"),),
         test="test_absence:test_who_is_out_of_the_round_since_is_waited_for_no_more",
     ),
+    Undone(
+        row=142,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reached:ReachedRound.holds",
+                "if lineage == roster.restore_epoch and round_number > self.of(roster):",
+                "if False:",
+            ),
+        ),
+        test="test_lineage:"
+        "test_who_was_given_a_state_knows_how_far_the_run_has_come_though_no_round_was_done_there",
+    ),
 )

@@ -1,8 +1,9 @@
 """What the journal of this site knows of how far the run has come, for the time after a loss of power.
 
 A note says: in this history of the run (*lineage*: the epoch in which it last took over a state) this round was done
-here, and this site's worker trained, or did not. Notes are made with the first round of a history and then at most
-every NOTE_EVERY_S, so they may lag behind by the rounds of that time; nothing is promised to anybody by them. Two
+here, and this site's worker trained, or did not; or that its worker was given the state of that round. Notes are made
+with the first round of a history, with each state that is given, and else at most every NOTE_EVERY_S, so they may lag
+behind by the rounds of that time; nothing is promised to anybody by them. Two
 things in a note are exact. The first: whether the run has come beyond its first ANEW_ROUNDS_MAX rounds, which are
 noted each; and, of a site that was there in these, or came later and never was in the run before, whether a
 checkpoint of that history may have been whole on its disk. The second: that the worker trains. It is taken back,
@@ -81,11 +82,17 @@ class ReachedRound:
             self.noted = msgspec.structs.replace(self.noted, told_round=told[0], told_lineage=told[1])
             self._outbox.emit([NoteReached(reached=self.noted)])
 
-    def holds(self, lineage: int) -> None:
-        """This site's worker has a state of that history from now on, which it was given: that says nothing any more of
-        one that trained until the daemon ended."""
+    def holds(self, lineage: int, round_number: int, roster: Roster) -> None:
+        """This site's worker has the state of that round of that history from now on, which it was given: the run has
+        come so far, though no round may be done here. That says nothing any more of one that trained until the daemon
+        ended."""
         self._outlived = None
-        noted = msgspec.structs.replace(self.noted, held=lineage, told_round=0, told_lineage=0)
+        noted = msgspec.structs.replace(self.noted, held=lineage, active=False, told_round=0, told_lineage=0)
+        if lineage == roster.restore_epoch and round_number > self.of(roster):
+            unsaved = self._still_unsaved(roster, round_number + 1)  # the first one that can be done here
+            noted = msgspec.structs.replace(
+                noted, lineage=lineage, round=round_number, unsaved=unsaved, applied=roster.epoch
+            )
         if noted != self.noted:
             self.noted = noted
             self._outbox.emit([NoteReached(reached=self.noted)])

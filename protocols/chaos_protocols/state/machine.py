@@ -134,7 +134,7 @@ class WorkerState:
         rounds.learn(roster)
         settled = session.present and not rounds.delivery.unanswered
         if own and settled and session.round == roster.resolved_round:
-            self._reached.holds(roster.restore_epoch)
+            self._reached.holds(roster.restore_epoch, session.round, roster)
             self._outbox.emit(rounds.begin_from_worker(roster.resolved_round))
         elif in_roster:
             self._outbox.emit(rounds.begin_at(roster.resolved_round))
@@ -249,7 +249,7 @@ class WorkerState:
         if loaded is None:
             return False, self._region_given()
         self.session.has(round_number)  # also if it was given up meanwhile: it may be the newest state there is
-        self._reached.holds(loaded.lineage)
+        self._reached.holds(loaded.lineage, round_number, self._membership.roster)
         self.last.state_came()
         return not loaded.transfer or fetch.is_running(loaded.transfer), self._region_given()
 

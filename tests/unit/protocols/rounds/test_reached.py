@@ -183,5 +183,6 @@ def test_a_worker_that_was_given_a_state_since_is_not_the_one_that_outlived_the_
     assert node.machine is not None and node.worker is not None
     reached, roster = node.machine.participation.reached, node.machine.replica.last_known
     assert reached.outlived_training(roster, node.worker.round)
-    reached.holds(roster.restore_epoch)
+    reached.holds(roster.restore_epoch, node.worker.round + 5, roster)
     assert not reached.outlived_training(roster, node.worker.round + 5)
+    assert not reached.noted.active, "nor will the next daemon say so"

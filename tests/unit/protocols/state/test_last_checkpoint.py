@@ -291,13 +291,14 @@ def test_a_state_from_which_the_run_has_gone_on_meanwhile_is_written_as_that_of_
     bench, _ = released()
     bench.handle(events.WorkerSnapshotTaken(round=1))
     (former,) = of(bench.handle(events.MemoryCheckpointSaved(round=1, reason="")), WriteCheckpoint)
-    bench.machine.participation.reached.holds(former.checkpoint.lineage + 5)
+    later_lineage = former.checkpoint.lineage + 5
+    bench.machine.participation.reached.holds(later_lineage, 1, bench.machine.roster)
     bench.handle(events.CheckpointWritten(checkpoint=former.checkpoint, size_bytes=1, took_s=0.1))
     assert not ended(bench)
     bench.alive(0.5)
     bench.handle(events.WorkerSnapshotTaken(round=1))
     (later,) = of(bench.handle(events.MemoryCheckpointSaved(round=1, reason="")), WriteCheckpoint)
-    assert (later.checkpoint.lineage, later.checkpoint.round) == (former.checkpoint.lineage + 5, 1)
+    assert (later.checkpoint.lineage, later.checkpoint.round) == (later_lineage, 1)
     bench.handle(events.CheckpointWritten(checkpoint=later.checkpoint, size_bytes=1, took_s=0.1))
     assert ended(bench)
 

@@ -41,8 +41,35 @@ def adopted(bench: Follower, site: SiteId, round_number: int) -> list[Any]:
 def test_a_state_in_which_no_round_was_done_since_is_offered_as_one_of_its_own_history() -> None:
     bench = fetched(Reached(lineage=OLD, round=9))
     assert bench.machine.state.lineage() == NEW
-    noted = of(bench.taken(), NoteReached)[-1]
-    assert noted.reached == Reached(lineage=OLD, round=9, held=NEW), "no round of it was done here"
+    noted = of(bench.taken(), NoteReached)[-1].reached
+    assert (noted.held, noted.active) == (NEW, False)
+
+
+def test_who_was_given_a_state_knows_how_far_the_run_has_come_though_no_round_was_done_there() -> None:
+    """Else it would begin the run anew, once all lost power and nobody else is in the roster (seed 9103629, 5 sites)."""
+    bench = fetched(Reached(lineage=OLD, round=9, active=True))
+    noted = of(bench.taken(), NoteReached)[-1].reached
+    assert (noted.lineage, noted.round, noted.active) == (NEW, 4, False)
+    assert noted.applied == bench.roster.epoch
+    again = Follower(D, bench.roster, reached=noted)
+    reached = again.machine.participation.reached
+    assert reached.of(bench.roster) == 4
+    assert not reached.outlived_training(bench.roster, 4), "others may have done rounds since it was given that"
+
+
+def test_a_state_of_a_history_that_was_given_up_says_nothing_of_the_present_one() -> None:
+    bench = fetched(Reached(lineage=OLD, round=9))
+    reached = bench.machine.participation.reached
+    before = reached.noted
+    reached.holds(NEW - 1, 17, bench.roster)
+    assert (reached.noted.lineage, reached.noted.round) == (before.lineage, before.round)
+
+
+def test_a_state_that_is_older_than_what_is_known_takes_nothing_back() -> None:
+    bench = fetched(Reached(lineage=OLD, round=9))
+    reached = bench.machine.participation.reached
+    reached.holds(NEW, 2, bench.roster)
+    assert reached.of(bench.roster) == 4
 
 
 def test_what_was_noted_of_a_workers_state_holds_for_it_when_its_daemon_is_another_one() -> None:
