@@ -244,7 +244,7 @@ async def _send(pipe: Pipe, key: Path, kind: str, total_bytes: int, port: int) -
 
 
 async def _write(channel: TlsChannel | _LoopChannel, piece: bytes | memoryview) -> None:
-    """As `transport.link.Stream` does it."""
+    """As `transport.stream.Stream` does it."""
     while channel.paused:
         await channel.room()
     channel.write(piece)

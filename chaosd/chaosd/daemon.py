@@ -52,7 +52,7 @@ from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
 from chaosd.peer_view import PeerViews
 from chaosd.recoveries import Recoveries
-from chaosd.reloading import reloaded
+from chaosd.reloading import limit_sending, reloaded
 from chaosd.run_bounds import BoundsWishes
 from chaosd.site_names import SiteNames
 from chaosd.storage.checkpoint_keeper import StateKeeper
@@ -226,6 +226,8 @@ class Daemon:
             await driver.workers.start()
             self._catch_signals(loop)
             driver.start(self._trust.addresses())
+            if self.config.send_bytes_per_s:
+                limit_sending(driver, self.config)
             self._trust.started()
             self._keys.started()
             self._greet()

@@ -29,12 +29,13 @@ def _sync(
     members: tuple[SiteId, ...],
     listeners: tuple[SiteId, ...],
     links: tuple[tuple[LinkKey, float, float], ...],
+    uplinks: tuple[tuple[SiteId, float], ...],
 ) -> SyncPlan:
     facts: dict[tuple[str, str], LinkFacts] = {
         key: LinkFacts(rate_bytes_per_s=rate or RATE_UNKNOWN_BYTES_PER_S, latency_s=rtt_s / 2)
         for key, rate, rtt_s in links
     }
-    planned = choose(policy_named(averaging), members, facts, learners=listeners)
+    planned = choose(policy_named(averaging), members, facts, dict(uplinks), learners=listeners)
     trees = tuple(
         Tree(
             weight=each.weight,
@@ -84,6 +85,7 @@ class DaemonPlanner:
         links: Mapping[LinkKey, LinkRecord],
         *,
         several: bool,
+        uplinks: Mapping[SiteId, float] | None = None,
     ) -> SyncPlan:
         here = {*members, *listeners}
         facts = tuple(
@@ -91,18 +93,25 @@ class DaemonPlanner:
             for key, link in sorted(links.items())
             if key[0] in here and key[1] in here
         )
-        return _sync(self._averaging if several else "tree", members, listeners, facts)
+        limits = tuple(sorted((site, rate) for site, rate in (uplinks or {}).items() if site in here))
+        return _sync(self._averaging if several else "tree", members, listeners, facts, limits)
 
-    def rate_bytes_per_s(self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord]) -> float:
+    def rate_bytes_per_s(
+        self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord], uplinks: Mapping[SiteId, float] | None = None
+    ) -> float:
         """Of the plan, over these links; a rate that is not known is taken as in `sync`."""
         carried: dict[LinkKey, float] = {}
+        sent: dict[SiteId, float] = {}
         for each in plan.trees:
             for child, parent in each.parent:
                 key = link_key(child, parent)
                 carried[key] = carried.get(key, 0.0) + each.weight
+                for site in key:
+                    sent[site] = sent.get(site, 0.0) + each.weight
         if any(key not in links for key in carried):
             return 0.0
         rates = [(links[key].rate_bytes_per_s or RATE_UNKNOWN_BYTES_PER_S) / share for key, share in carried.items()]
+        rates += [limit / sent[site] for site, limit in (uplinks or {}).items() if site in sent]
         return min(rates, default=math.inf)
 
     def replicate(

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from chaos_protocols.effects import Record
 from chaos_protocols.events import PeersChanged
 from chaos_protocols.names import SiteId
+from chaos_protocols.wishes import SendLimitSet
 from chaosd.config.file import ConfigError
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
 
 log = logging.getLogger("chaosd")
 
-RELOADED = ("peers", "trust", "admission", "log_level")
+RELOADED = ("peers", "trust", "admission", "send_limit_mbit", "log_level")
 """Everything else is read at the start alone."""
 
 
@@ -44,6 +45,8 @@ def reloaded(
     after = config.model_copy(update={field: getattr(fresh, field) for field in taken})
     if "log_level" in taken:
         logging.getLogger().setLevel(after.log_level.upper())
+    if "send_limit_mbit" in taken:
+        limit_sending(driver, after)
     if "peers" in taken:
         driver.feed(PeersChanged(peers=neighbours(after)))
     words = [f"taken over: {', '.join(taken) or 'nothing'}"]
@@ -51,6 +54,12 @@ def reloaded(
         words.append(f"only at the next start: {', '.join(kept)}")
     _told(driver, config.name, "done", "; ".join(words))
     return after
+
+
+def limit_sending(driver: Driver, config: SiteConfig) -> None:
+    """What the links send in bulk from now on, and what the run plans with."""
+    driver.transport.send_limit.change(config.send_bytes_per_s)
+    driver.feed(SendLimitSet(bytes_per_s=config.send_bytes_per_s))
 
 
 def _told(driver: Driver, name: str, outcome: str, reason: str) -> None:

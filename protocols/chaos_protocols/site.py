@@ -30,6 +30,7 @@ from chaos_protocols.names import SiteId, short
 from chaos_protocols.rounds.notices import RoundCompleted, RoundNotice
 from chaos_protocols.scheduler.failures import connected_sites
 from chaos_protocols.scheduler.machine import SchedulerMachine
+from chaos_protocols.scheduler.uplinks import UplinkPlanner
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site_parts import SiteParts
 from chaos_protocols.wire import control as messages
@@ -64,6 +65,7 @@ class SiteMachine(SiteParts):
             now_s=now_s,
         )
         self.scheduler = SchedulerMachine(self)
+        self.planner = UplinkPlanner(planner, self.scheduler.uplinks)
         self.inbound = Inbound(
             self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler, self.link_keys
         )
@@ -85,6 +87,7 @@ class SiteMachine(SiteParts):
             events.SiteRefused: network.refused,
             events.LinkProgressed: network.link_progressed,
             events.RatesMeasured: network.rates_measured,
+            wishes.SendLimitSet: network.send_limit_set,
             events.LinkProbed: self.orders.probed,
             events.PeersChanged: participation.links.peers_changed,
             **participation.client.takes,

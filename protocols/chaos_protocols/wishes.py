@@ -1,5 +1,6 @@
-"""What this site's operator wants of the run: events like those of `events.py`, which most of its operators decide; and
-what he alone decides about its run when a majority of the voters is gone for good, with what is told of that.
+"""What this site's operator wants: events like those of `events.py`. Of the run, which most of its operators decide; of
+his own site; and what he alone decides about its run when a majority of the voters is gone for good, with what is told
+of that.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ class KeyApproved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendLimitSet:
+    """What his site sends at most from now on, in bulk and over all its links together; 0: as fast as they take it."""
+
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverWithout:
     """He makes a new run of what this site has, and gives these sites up: all voters that cannot be reached. `number`:
     NUMBER_BYTES bytes, drawn for this. Answered by `AnswerRequest(request)`."""
@@ -70,4 +78,6 @@ class RecoveryTold:
     statement: RunRecovered
 
 
-Wish = BansChanged | BoundsWanted | KeyOffered | KeyApproved | RecoverWithout | FollowWanted | RecoveryTold
+Wish = (
+    BansChanged | BoundsWanted | KeyOffered | KeyApproved | SendLimitSet | RecoverWithout | FollowWanted | RecoveryTold
+)

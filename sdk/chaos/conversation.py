@@ -297,6 +297,7 @@ class Conversation(Giving):
                 if self.phase in (Phase.TRAINING, Phase.CONTRIBUTED):
                     self._say(f"the others went on without this site from round {message.round}; catching up")
                     self.phase = Phase.WAITING
+                    self.send(wire.WorkerResumed())  # it may be the only one that trains: then no result ever comes
             case wire.Dismissed():
                 self._depart(message.reason)
                 self._say(f"out of the run after round {message.last_round}: {message.reason}")

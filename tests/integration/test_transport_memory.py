@@ -23,7 +23,8 @@ from chaos_protocols.names import SiteId
 from chaosd.transport import DialError
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.framing import FrameReader
-from chaosd.transport.link import Link, Stream
+from chaosd.transport.link import Link
+from chaosd.transport.stream import Stream
 from chaosd.transport.tls import TlsChannel
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)

@@ -325,7 +325,7 @@ class Node:
             return
         match message:
             case FallenBehind():
-                worker.training, worker.attempt = False, worker.attempt + 1
+                self.odd.reads_that_it_is_behind(worker)
             case TrainFrom(round=number):
                 self.world.oracles.training(self, number)
                 worker.training = True

@@ -67,6 +67,11 @@ class OddWorker:
         self._node.contribution = token
         return events.WorkerContributed(round=number, weight=10.0 + worker.number)
 
+    def reads_that_it_is_behind(self, worker: Worker) -> None:
+        """It gives up what it computes, and says that it is here."""
+        worker.training, worker.attempt = False, worker.attempt + 1
+        self._node.handle_later(events.ScriptResumed())
+
     # -- whether it answers
 
     @property

@@ -1,5 +1,5 @@
 """Ways with a rate, which all bulk streams of a link share: averaging first, as the daemon's link has it
-(`chaosd.transport.link`), yet a state that is on its way too keeps a quarter.
+(`chaosd.transport.stream`), yet a state that is on its way too keeps a quarter.
 
 A frame takes the way piece by piece, and a piece that has begun is ended. What waits for a connection that is over
 takes nothing any more.
@@ -17,7 +17,7 @@ from tests.simulator.outbox import AVERAGING
 
 PIECE_BYTES = 64 << 10
 AVERAGING_SHARE = 3
-"""So many bytes of averaging go for each of a state while both wait: `chaosd.transport.link.GIVE_WAY_FACTOR`."""
+"""So many bytes of averaging go for each of a state while both wait: `chaosd.transport.stream.GIVE_WAY_FACTOR`."""
 
 Way = tuple[str, str]
 

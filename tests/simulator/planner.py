@@ -32,8 +32,9 @@ class SimulatedPlanner(DaemonPlanner):
         links: Mapping[LinkKey, LinkRecord],
         *,
         several: bool,
+        uplinks: Mapping[SiteId, float] | None = None,
     ) -> SyncPlan:
-        planned = super().sync(members, listeners, links, several=several)
+        planned = super().sync(members, listeners, links, several=several, uplinks=uplinks)
         if not several or self.trees == 1 or len(members) < 2:
             return planned
         rates = [(key, link.rate_bytes_per_s) for key, link in sorted(links.items())]
@@ -42,10 +43,12 @@ class SimulatedPlanner(DaemonPlanner):
         trees = tuple(_drawn(draw, part / sum(parts), members, listeners, sorted(links)) for part in parts)
         return SyncPlan(trees=trees, reason="drawn", several=True)
 
-    def rate_bytes_per_s(self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord]) -> float:
+    def rate_bytes_per_s(
+        self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord], uplinks: Mapping[SiteId, float] | None = None
+    ) -> float:
         """Of drawn trees a drawn rate: which plan is better is a matter of chance, and changes with every rate."""
         if self.trees == 1:
-            return super().rate_bytes_per_s(plan, links)
+            return super().rate_bytes_per_s(plan, links, uplinks)
         rates = [(key, link.rate_bytes_per_s) for key, link in sorted(links.items())]
         return random.Random(f"{self._seed} {plan.trees} {rates}").uniform(1.0, 2.0)
 

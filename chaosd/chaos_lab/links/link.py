@@ -11,7 +11,8 @@ from collections import deque
 from chaos_lab.links.shape import UNSHAPED, LinkShape
 from chaos_lab.links.shaper import LinkShaper
 from chaosd.transport.connection import PeerConnection
-from chaosd.transport.link import Link, SocketLinkPhase, Stream
+from chaosd.transport.link import Link, SocketLinkPhase
+from chaosd.transport.stream import Stream, together
 
 FORGED_RECORD = bytes((23, 3, 3, 0, 64)) + bytes(64)
 """Header of a TLS 1.3 record of 64 bytes (RFC 8446, section 5.2) whose content fails its check."""
@@ -32,9 +33,12 @@ class LabStream(Stream):
         if shaper is None:
             await super().write_next(pieces)
             return
-        piece = pieces.popleft()
-        self._lab_link.progress.sent_bytes += len(piece)
-        await shaper.bulk(self.connection, piece)
+        taken = together(pieces)
+        for _ in taken:
+            pieces.popleft()
+        data = taken[0] if len(taken) == 1 else b"".join(taken)
+        self._lab_link.progress.sent_bytes += len(data)
+        await shaper.bulk(self.connection, data)
 
 
 class LabLink(Link):

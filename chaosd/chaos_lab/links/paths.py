@@ -14,8 +14,9 @@ from chaos_lab.links.shape import UNSHAPED, LinkShape
 from chaos_lab.links.shaper import LinkShaper
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import Session
-from chaosd.transport.link import BulkProgress, LinkReports, SocketLinkPhase
+from chaosd.transport.link import LinkReports, SocketLinkPhase
 from chaosd.transport.paths import Paths
+from chaosd.transport.stream import BulkProgress
 
 CUT_POLL_S = 0.02
 """How often a dial into a cut looks whether it was lifted."""

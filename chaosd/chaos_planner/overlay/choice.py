@@ -59,20 +59,21 @@ def choose(
     policy: TreePolicy,
     sites: Sequence[str],
     links: Mapping[tuple[str, str], LinkFacts],
+    uplinks: Mapping[str, float] | None = None,
     *,
     learners: Sequence[str] = (),
 ) -> TreePlan:
     """The policy's plan, at most TREES_MAX trees, the one of least delay first: a small vector goes along that alone.
     Otherwise one tree, with the reason. Arguments as of `pack`; raises `Disconnected` and `ValueError` where there is
     no tree at all."""
-    single = tree(sites, links, learners=learners)
+    single = tree(sites, links, uplinks, learners=learners)
     if policy is tree or len(sites) < 3:
         return single
     usable = usable_links(links)
     if policy is pack and len(usable) > PACKED_LINKS_MAX:
         return _instead(single, f"more than {PACKED_LINKS_MAX} links")
     try:
-        found = policy(sites, links, num_trees_max=TREES_MAX, learners=learners)
+        found = policy(sites, links, uplinks, num_trees_max=TREES_MAX, learners=learners)
         if not isinstance(found, TreePlan):
             raise TypeError(f"it returned a {type(found).__name__}, not a TreePlan")
         found = _at_most(found, TREES_MAX)

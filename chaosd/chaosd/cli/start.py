@@ -45,6 +45,7 @@ def start(
     proxy: Annotated[str | None, _flag("proxy")] = None,
     no_proxy: Annotated[list[str] | None, _flag("no_proxy", "; repeatable")] = None,
     proxy_auth_file: Annotated[Path | None, _flag("proxy_auth_file")] = None,
+    send_limit_mbit: Annotated[float | None, _flag("send_limit_mbit")] = None,
     bulk_streams: Annotated[int | None, _flag("bulk_streams")] = None,
     congestion: Annotated[str | None, _flag("congestion")] = None,
     verify: Annotated[str | None, _flag("verify")] = None,

@@ -45,6 +45,7 @@ FIELD_TEXTS = {
     "proxy": "HTTP proxy through which this site dials the others (host:port); empty: straight",
     "no_proxy": "hosts, domains, addresses and networks that are dialled without the proxy; this machine always is",
     "proxy_auth_file": "file with user:password for the proxy; default: it asks for none",
+    "send_limit_mbit": "Mbit/s that this site sends at most, over all its links; 0: as fast as they take it",
     "bulk_streams": "connections for bulk data on a link that this site dials; 0: as many as its round trip asks for",
     "congestion": "congestion control of bulk connections: auto, or a name as the kernel has it",
     "verify": "what a joiner's state is checked by: hash, or witness (a second source names the same hash)",

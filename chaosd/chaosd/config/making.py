@@ -59,6 +59,8 @@ bootstrap = {bootstrap}
 # no_proxy = []
 # {texts[proxy_auth_file]}
 # proxy_auth_file = "proxy.auth"
+# {texts[send_limit_mbit]}
+# send_limit_mbit = 0.0
 # {texts[bulk_streams]}
 # bulk_streams = 0
 # {texts[congestion]}

@@ -12,21 +12,38 @@ import difflib
 import ipaddress
 import json
 import re
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, WEIGHT_MAX, SiteId
+from chaos_protocols.names import SITES_MAX, WEIGHT_MAX
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 from chaos_protocols.wire.bounds import NORM_MAX, Bounds, bounds_problem
 
 __all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "SiteConfig", "load_config"]
-from chaosd.addresses import check_loopback, split_address
+from chaosd.addresses import split_address
+from chaosd.config.fields import (
+    BULK_STREAMS_MAX,
+    SEND_LIMIT_MAX_MBIT,
+    Address,
+    AveragingPolicy,
+    Direct,
+    FilePath,
+    Flag,
+    Id,
+    Label,
+    Number,
+    PagePlace,
+    ProxyPlace,
+    SendMbit,
+    Streams,
+    Whole,
+    default_name,
+)
 from chaosd.config.file import (
     API_SOCKET_NAME,
     CHECKPOINT_DIR_NAME,
@@ -41,79 +58,15 @@ from chaosd.config.file import (
     read_config_file,
 )
 from chaosd.os_errors import SOCKET_PATH_BYTES_MAX
-from chaosd.proxy import Proxy, parse_direct, parse_proxy
+from chaosd.proxy import Proxy
 
-NAME_CHARACTERS_MAX = 64
 VALUE_CHARACTERS_SHOWN = 80
 FAILURE_TIMEOUT_MIN_S, FAILURE_TIMEOUT_MAX_S = 0.2, 60.0
 JOIN_HOLD_MAX_S = 86_400.0
-BULK_STREAMS_MIN, BULK_STREAMS_MAX = 2, 16
 CONGESTION_NAME_MAX = 15
 DIRECT_MAX = 256
 CHECKPOINTS_KEPT_MAX = 64
 ON_HANG_CHARACTERS_MAX = 4096
-
-
-def _address(text: str) -> str:
-    split_address(text)
-    return text
-
-
-def _page_place(text: str) -> str:
-    if text:
-        check_loopback(text)
-    return text
-
-
-def _site_id(text: str) -> str:
-    if not re.fullmatch(rf"[0-9a-f]{{{SITE_ID_CHARACTERS}}}", text):
-        raise ValueError(f"must be a site id: {SITE_ID_CHARACTERS} characters 0-9 a-f, as `chaosd id` prints it")
-    return text
-
-
-def _label(text: str) -> str:
-    if not 1 <= len(text) <= NAME_CHARACTERS_MAX or not text.isprintable() or text != text.strip():
-        raise ValueError(f"must be 1 to {NAME_CHARACTERS_MAX} printable characters without spaces at the ends")
-    return text
-
-
-def _absolute(path: Path) -> Path:
-    if "\0" in str(path):
-        raise ValueError("must be a path, and no path holds a zero character")
-    try:
-        return Path(path).expanduser().absolute()
-    except RuntimeError:
-        raise ValueError("there is no such user, so no home folder") from None
-
-
-def _streams(number: int) -> int:
-    if 0 < number < BULK_STREAMS_MIN:
-        raise ValueError(f"must be {BULK_STREAMS_MIN} to {BULK_STREAMS_MAX}, or 0 for as many as the path asks for")
-    return number
-
-
-def _averaging(name: str) -> str:
-    from chaos_planner.overlay.choice import policy_named  # numpy, which commands do without
-
-    policy_named(name)
-    return name
-
-
-def _default_name() -> str:
-    return socket.gethostname()[:NAME_CHARACTERS_MAX].strip() or "site"
-
-
-Flag = Annotated[bool, Strict()]
-Whole = Annotated[int, Strict()]
-Number = Annotated[float, Strict()]
-Address = Annotated[str, AfterValidator(_address)]
-ProxyPlace = Annotated[str, AfterValidator(parse_proxy)]
-Direct = Annotated[str, AfterValidator(parse_direct)]
-PagePlace = Annotated[str, AfterValidator(_page_place)]
-Id = Annotated[SiteId, AfterValidator(_site_id)]
-Label = Annotated[str, AfterValidator(_label)]
-AveragingPolicy = Annotated[str, AfterValidator(_averaging)]
-FilePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 class _Frozen(BaseModel):
@@ -131,7 +84,7 @@ class PeerConfig(_Frozen):
 class SiteConfig(_Frozen):
     """One site's settings (texts: `file.FIELD_TEXTS`); the defaults work on one machine. Paths are absolute."""
 
-    name: Label = Field(default_factory=_default_name)
+    name: Label = Field(default_factory=default_name)
     run: Label = Field(default=DEFAULT_RUN)
     data_dir: FilePath = Field(default_factory=default_data_dir)
     listen: Address = Field(default=DEFAULT_LISTEN)
@@ -147,7 +100,8 @@ class SiteConfig(_Frozen):
     proxy: ProxyPlace = Field(default="")
     no_proxy: tuple[Direct, ...] = Field(default=(), max_length=DIRECT_MAX)
     proxy_auth_file: FilePath | None = Field(default=None)
-    bulk_streams: Annotated[Whole, AfterValidator(_streams)] = Field(default=0, ge=0, le=BULK_STREAMS_MAX)
+    send_limit_mbit: SendMbit = Field(default=0.0, ge=0, le=SEND_LIMIT_MAX_MBIT)
+    bulk_streams: Streams = Field(default=0, ge=0, le=BULK_STREAMS_MAX)
     congestion: Label = Field(default="auto", max_length=CONGESTION_NAME_MAX)
     verify: Literal["hash", "witness"] = Field(default="hash")
     probe: Literal["builtin", "iperf3", "off"] = Field(default="builtin")
@@ -195,6 +149,11 @@ class SiteConfig(_Frozen):
             restore_wait_s=self.restore_wait_s,
             keep=keep,
         )
+
+    @property
+    def send_bytes_per_s(self) -> float:
+        """What this site sends in bulk at most; 0: no limit."""
+        return self.send_limit_mbit * 1e6 / 8
 
     @property
     def way_out(self) -> Proxy | None:
@@ -320,12 +279,14 @@ def _disagreements(config: SiteConfig) -> list[tuple[str, str]]:
         problems += [(field, f"site {site} is named twice") for site in sorted({i for i in ids if ids.count(i) > 1})]
     if config.checkpoint == "fixed" and not config.checkpoint_every_rounds and not config.checkpoint_every_s:
         problems.append(("checkpoint", "fixed needs checkpoint_every_rounds or checkpoint_every_s"))
-    return problems + _proxy_disagreements(config)
+    return problems + _way_out_disagreements(config)
 
 
-def _proxy_disagreements(config: SiteConfig) -> list[tuple[str, str]]:
+def _way_out_disagreements(config: SiteConfig) -> list[tuple[str, str]]:
     if config.proxy and config.probe == "iperf3":
         return [("probe", "iperf3 does not pass a proxy: choose builtin or off")]
+    if config.send_limit_mbit and config.probe == "iperf3":
+        return [("probe", "iperf3 knows no send_limit_mbit: choose builtin or off")]
     if config.no_proxy and not config.proxy:
         return [("no_proxy", "counts with proxy only: set that too, or leave it out")]
     return []

@@ -42,6 +42,9 @@ IPERF_START_S = 0.15
 IPERF_PAUSE_S = 60.0
 """A neighbour may start a process here so often."""
 STREAM = 1
+LIMIT_SHARE_MIN = 0.2
+"""Beside a round a burst has a quarter of what this site sends at most. So a link that shows so much of it is told to
+carry it all: if that is wrong the rounds show it, and else nothing would."""
 
 
 _decoder: msgspec.msgpack.Decoder[IperfHeader] = msgspec.msgpack.Decoder(IperfHeader)
@@ -103,6 +106,9 @@ class LinkMeter:
             log.info("probe of %s: %s", short(site), error)
             return 0.0, f"{error}{told}", 0
         rate, how = _told(result)
+        limit = self._transport.send_limit.rate_bytes_per_s
+        if LIMIT_SHARE_MIN * limit <= rate < limit:
+            rate, how = limit, f"{how}, of the {limit * 8e-6:g} Mbit/s that this site sends at most"
         return rate, how + told, result.bytes
 
     async def _by_iperf(self, site: SiteId) -> ProbeResult:

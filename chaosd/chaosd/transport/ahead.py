@@ -5,7 +5,7 @@ the order of `bulk.send_queue` hold. A chunk of a result that others wait for wo
 slow link. So stream 0 of a link keeps a few hundredths of a second ahead, by the rate that the system sees: enough for
 the turns of a busy loop. Not on loopback, and not where the system does not tell.
 
-Driven by the sending side of stream 0 (`link.Stream`).
+Driven by the sending side of stream 0 (`stream.Stream`).
 """
 
 from __future__ import annotations

@@ -3,15 +3,14 @@
 Driven by the transport (sends, closes) and by its connections (frames, ends). It knows what belongs together
 and reports upwards; it does not dial and does not judge.
 
-A control frame is one write, a bulk frame is written in pieces, each after the kernel took enough of those before. A
-subclass may put something between a link and its connections (see `paths`): it overrides what stands under "the way to
-the connections" below, and `Stream.write_next`.
+A control frame is one write; how a bulk frame goes out see `stream`. A subclass may put something between a link and
+its connections (see `paths`): it overrides what stands under "the way to the connections" below, and
+`Stream.write_next`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from enum import Enum
 from typing import Protocol
 
@@ -19,22 +18,14 @@ from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX,
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaos_protocols.wire.handshake import Session
 from chaosd.transport.admission import StandingLink
-from chaosd.transport.ahead import Ahead
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import LinkClosed, LinkUsageError
-from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
+from chaosd.transport.framing import CONTROL_PREFIX
 from chaosd.transport.handshake import Speaker
-from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, STREAMS_FIRST, ConnectionCounters, LinkInfo
+from chaosd.transport.send_limit import SendLimit
+from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, STREAMS_FIRST, ConnectionCounters, LinkInfo
 from chaosd.transport.sockets import retransmitted_segments, round_trip_s, streams_for, window_bytes
-
-GIVE_WAY_FACTOR = 3
-"""States wait for averaging at most so many times as long as their last piece took: a quarter of a busy link is
-theirs, and no transfer looks stalled."""
-GIVE_WAY_MIN_S, GIVE_WAY_MAX_S = 0.01, 0.5
-GIVE_WAY_POLL_S = 0.002
-
-JOIN_BYTES_MAX = 16 << 10
-"""A payload up to one TLS record is sent together with its header; copying it is cheaper than a second record."""
+from chaosd.transport.stream import BulkProgress, Stream
 
 
 class SocketLinkPhase(Enum):
@@ -47,6 +38,9 @@ class SocketLinkPhase(Enum):
 
 class LinkReports(Protocol):
     """The transport, as a link sees it."""
+
+    send_limit: SendLimit
+    """Of all links together."""
 
     def link_completed(self, link: Link) -> None:
         """All connections stand."""
@@ -67,111 +61,6 @@ class LinkReports(Protocol):
         """A bulk frame is complete."""
 
 
-class BulkProgress:
-    """Bulk bytes exchanged with a site since the daemon started, over all its links and streams."""
-
-    __slots__ = ("received_bytes", "sent_bytes")
-
-    def __init__(self) -> None:
-        self.received_bytes = 0
-        self.sent_bytes = 0
-
-
-class Stream:
-    """The sending side of one bulk connection: whole frames, one after another."""
-
-    def __init__(self, connection: PeerConnection, link: Link) -> None:
-        self.connection = connection
-        self._link = link
-        self._turn = asyncio.Lock()
-        self._finishing: asyncio.Task[None] | None = None
-        self._piece_s = 0.0
-        self._ahead = Ahead(connection.channel) if connection.stream == STREAM_AVERAGING else None
-
-    async def send(self, header: bytes, payload: memoryview) -> None:
-        """Returns when the last byte was handed over, so that the payload may change. Raises LinkClosed.
-
-        A cancelled send whose frame had begun is finished in the background: half a frame would break the stream.
-        """
-        await self._turn.acquire()
-        pieces: deque[bytes | memoryview] = deque()
-        begun = False
-        try:
-            if not self.connection.is_open:
-                raise LinkClosed(f"bulk stream {self.connection.stream} is closed")
-            pieces = cut(header, payload)
-            begun = True
-            await self._write(pieces)
-        except asyncio.CancelledError:
-            if begun and pieces and self.connection.is_open:
-                self._finishing = asyncio.get_running_loop().create_task(self._finish(pieces), name="finish bulk frame")
-            else:
-                self._turn.release()
-            raise
-        except BaseException:
-            self._turn.release()
-            raise
-        self._turn.release()
-
-    def stop(self) -> asyncio.Task[None] | None:
-        """Cancel what finishes in the background; returned so that the caller can await it."""
-        if self._finishing is not None:
-            self._finishing.cancel()
-        return self._finishing
-
-    @property
-    def busy(self) -> bool:
-        """A frame is being sent, or what was sent is not in the kernel's hands yet."""
-        return self._turn.locked() or self.connection.channel.waiting_bytes > 0
-
-    async def _give_way(self) -> None:
-        """Averaging first: every site waits for a round, only one for a state."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + min(GIVE_WAY_MAX_S, max(GIVE_WAY_MIN_S, GIVE_WAY_FACTOR * self._piece_s))
-        # Polled: what waits in the kernel's queue ends without an event of ours.
-        while self._link.is_averaging and self.connection.is_open and loop.time() < until_s:  # noqa: ASYNC110
-            await asyncio.sleep(GIVE_WAY_POLL_S)
-
-    async def _write(self, pieces: deque[bytes | memoryview]) -> None:
-        loop = asyncio.get_running_loop()
-        while pieces:
-            if self.connection.stream != STREAM_AVERAGING:
-                if self._link.is_averaging:
-                    await self._give_way()
-                begun_s = loop.time()
-                await self.write_next(pieces)
-                self._piece_s = loop.time() - begun_s
-            else:
-                if self._ahead is not None:
-                    self._ahead.keep(loop.time())
-                await self.write_next(pieces)
-
-    async def write_next(self, pieces: deque[bytes | memoryview]) -> None:
-        """Take the next piece and hand it over. Raises LinkClosed. A piece that was taken counts as handed over even if
-        the wait is cancelled; one that was not stays in `pieces`."""
-        while pieces:
-            channel = self.connection.channel
-            if channel.paused or not channel.is_open:
-                await channel.room()
-                continue
-            together = [pieces.popleft()]
-            if pieces and len(together[0]) < JOIN_BYTES_MAX:  # a header alone would wake the far end for nothing
-                together.append(pieces.popleft())
-            channel.write(*together)
-            self._link.progress.sent_bytes += sum(map(len, together))
-            if len(together[-1]) == PIECE_BYTES or pieces:
-                await asyncio.sleep(0)  # heartbeats and the other streams get their turn
-            return
-
-    async def _finish(self, pieces: deque[bytes | memoryview]) -> None:
-        try:
-            await self._write(pieces)
-        except LinkClosed:
-            pass
-        finally:
-            self._turn.release()
-
-
 class Link:
     """See the module."""
 
@@ -189,6 +78,7 @@ class Link:
         self.session = session
         self.streams_wanted = streams
         self.progress = progress
+        self.send_limit = reports.send_limit
         self.address = ""
         self.speaker, self.version = Speaker(), 0
         """What the neighbour speaks; the protocol version that both ends use."""
@@ -390,11 +280,3 @@ class Link:
     def close_connection(self, connection: PeerConnection, reason: str) -> None:
         """Close it after what was handed over before."""
         connection.close(reason)
-
-
-def cut(header: bytes, payload: memoryview) -> deque[bytes | memoryview]:
-    """A bulk frame as the pieces that are written one by one; the payload is not copied unless it is small."""
-    head = BULK_PREFIX.pack(len(header), len(payload)) + header
-    if len(payload) <= JOIN_BYTES_MAX:
-        return deque([head + payload])
-    return deque([head, *(payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES))])

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import Session
-from chaosd.transport.link import BulkProgress, Link, LinkReports
+from chaosd.transport.link import Link, LinkReports
+from chaosd.transport.stream import BulkProgress
 
 
 class Paths:

@@ -24,9 +24,10 @@ from chaosd.transport.dialer import DialerContext
 from chaosd.transport.dials import Dials
 from chaosd.transport.errors import DialError, LinkClosed
 from chaosd.transport.handshake import Speaker, chain_of
-from chaosd.transport.link import BulkProgress, Link, SocketLinkPhase
+from chaosd.transport.link import Link, SocketLinkPhase
 from chaosd.transport.listener import Listener
 from chaosd.transport.paths import Paths
+from chaosd.transport.send_limit import SendLimit
 from chaosd.transport.settings import (
     CLOSE_FLUSH_TIMEOUT_S,
     ConnectionCounters,
@@ -35,6 +36,7 @@ from chaosd.transport.settings import (
     TransportSettings,
 )
 from chaosd.transport.starts import Starts, start_of, weighs
+from chaosd.transport.stream import BulkProgress
 from chaosd.transport.tls import client_context
 
 
@@ -57,6 +59,8 @@ class Transport:
         self._events = events
         self._settings = settings
         self._own = Speaker(versions=settings.versions, software=settings.software)
+        self.send_limit = SendLimit()
+        """Of all links together; whoever configures the daemon may change it."""
         self._starts = Starts(identity, incarnation, events)
         self._listener = Listener(identity, settings, self, self._track)
         dialer = DialerContext(

@@ -44,12 +44,16 @@ class Planner(Protocol):
         links: Mapping[LinkKey, LinkRecord],
         *,
         several: bool,
+        uplinks: Mapping[SiteId, float] | None = None,
     ) -> SyncPlan:
-        """Trees over the members with the listeners as leaves; one, unless `several` may be planned. Raises ValueError
-        when the links do not connect them."""
+        """Trees over the members with the listeners as leaves; one, unless `several` may be planned. `uplinks`: bytes
+        per second that a site sends over all its links together at most, where that is known. Raises ValueError when
+        the links do not connect them."""
         ...
 
-    def rate_bytes_per_s(self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord]) -> float:
+    def rate_bytes_per_s(
+        self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord], uplinks: Mapping[SiteId, float] | None = None
+    ) -> float:
         """Bytes of the vector that this plan averages per second over these links; inf where it uses none, 0 where it
         uses one that is gone."""
         ...

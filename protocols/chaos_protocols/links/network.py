@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from chaos_protocols import events
+from chaos_protocols import events, wishes
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.causes import Cause, Why
 from chaos_protocols.links.liveness import LinkTable
@@ -53,6 +53,8 @@ class Network:
         """Messages of this site to itself: they go by the same door as those of others."""
         self.rates: tuple[tuple[SiteId, float], ...] = ()
         """What this site's links carried lately in rounds."""
+        self.send_limit = 0.0
+        """Bytes per second that it sends over all of them at most; 0: no limit is set."""
         self._unsound: dict[SiteId, float] = {}
         """Sites of the roster that broke a rule here, and when they last did."""
         self._told_early: dict[SiteId, LinkStateAdvertisement] = {}
@@ -130,6 +132,10 @@ class Network:
     def rates_measured(self, event: events.RatesMeasured) -> None:
         """Told to the scheduler with the next reports."""
         self.rates = event.rates[:RATES_TOLD_MAX]
+
+    def send_limit_set(self, wish: wishes.SendLimitSet) -> None:
+        """Told to the scheduler with the next reports, too."""
+        self.send_limit = wish.bytes_per_s
 
     def link_progressed(self, event: events.LinkProgressed) -> None:
         """Bytes move over it, or wait."""

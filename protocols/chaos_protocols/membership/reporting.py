@@ -63,6 +63,7 @@ class Reporting:
             unacknowledged_by=told if told is not None else SiteId(""),
             unacknowledged_s=deaf_s if told else 0.0,
             rates=self._network.rates,
+            send_limit=self._network.send_limit,
             bans=self._client.bans,
             bounds=self._client.bounds_wanted,
             keys=self._keys.news(),

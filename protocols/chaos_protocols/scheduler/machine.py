@@ -42,6 +42,7 @@ from chaos_protocols.scheduler.restore_awaited import WitnessedRemovals
 from chaos_protocols.scheduler.restore_point import RestorePoint
 from chaos_protocols.scheduler.round_resolution import RoundResolution
 from chaos_protocols.scheduler.running import RunningNegotiations
+from chaos_protocols.scheduler.uplinks import Uplinks
 from chaos_protocols.scheduler.voters import VoterChoice
 from chaos_protocols.scheduler.waits import WaitsWatch
 from chaos_protocols.wire.control import (
@@ -367,4 +368,9 @@ class SchedulerMachine:
             ),
             newest_round=self.term.reports.newest_possible(),
             banned=self.term.reports.banned(),
+            uplinks=self.term.reports.uplinks(),
         )
+
+    def uplinks(self) -> Uplinks:
+        """What sites say that they send at most; nothing while another site leads."""
+        return self.term.reports.uplinks() if self.leading else {}

@@ -7,7 +7,7 @@ Pure functions from a `Situation` to a `Proposal`; `CannotPropose` says why not,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -26,6 +26,7 @@ from chaos_protocols.agreement.roster import Departure, LinkRecord, Roster, Site
 from chaos_protocols.agreement.views import LinkKey, Planner, SourceFacts, changed_views, connects
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.scheduler.join_figures import UNKNOWN, Judgement, RunFigures, judge
+from chaos_protocols.scheduler.uplinks import Uplinks
 from chaos_protocols.wire.control import JoinRequest
 from chaos_protocols.wire.plans import HOLDS_SINCE, ReplicationPlan
 
@@ -72,6 +73,7 @@ class Situation:
     """Nobody of the run has a state that is more than a round newer (`Reports.newest_possible`)."""
     banned: frozenset[SiteId] = frozenset()
     """Whom most members want out."""
+    uplinks: Uplinks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +212,7 @@ def sources_for(situation: Situation, joiner: SiteId, links: Iterable[LinkRecord
     rate to the joiner nobody has measured."""
     near = {far_end(link, joiner): link for link in sorted(links, key=lambda one: one.key) if joiner in link.key}
     found = [
-        SourceFacts(site=site, rate_bytes_per_s=link.rate_bytes_per_s, rtt_s=link.rtt_s)
+        SourceFacts(site=site, rate_bytes_per_s=_sent(situation, site, link), rtt_s=link.rtt_s)
         for site, link in near.items()
         if site in situation.active
     ]
@@ -218,6 +220,12 @@ def sources_for(situation: Situation, joiner: SiteId, links: Iterable[LinkRecord
         far = situation.active - set(near) - {joiner}
         found += [SourceFacts(site=site, rate_bytes_per_s=0.0, rtt_s=0.0) for site in sorted(far)]
     return tuple(found)
+
+
+def _sent(situation: Situation, site: SiteId, link: LinkRecord) -> float:
+    """Bytes per second over this link, of which the site may send less; 0: nothing is known."""
+    limit, rate = situation.uplinks.get(site), link.rate_bytes_per_s
+    return rate if limit is None else min(rate or limit, limit)
 
 
 def promote_site(situation: Situation, joiner: SiteId, *, waits: bool) -> Proposal:

@@ -2,7 +2,8 @@
 
 Every site reports what its links carry. The plan in force and the best plan are both judged at these rates; when the
 best one is clearly better, again and again, the new rates are committed and the views planned anew from a coming round
-on. Rates of links that nobody uses stay as they were measured. Once the run has agreed that vectors are cut into more
+on. Rates of links that nobody uses stay as they were measured. So are they when what sites send at most has changed
+(9.29), with the rates as they are. Once the run has agreed that vectors are cut into more
 chunks (spec 9.7), the views are planned anew for that alone. Driven by `SchedulerMachine`; decides, changes nothing.
 """
 
@@ -22,6 +23,7 @@ from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.proposals import Proposal
 from chaos_protocols.scheduler.reports import Reports
+from chaos_protocols.scheduler.uplinks import Uplinks
 from chaos_protocols.wire.plans import TREES_SINCE
 from chaos_protocols.wire.versions import CUTS_SINCE
 
@@ -44,6 +46,8 @@ class Replanning:
         self._look_s = 0.0
         self._planned_s, self._planned_round = -math.inf, 0
         self._pause_looks = PAUSE_LOOKS_MIN
+        self._uplinks: Uplinks = {}
+        """What sites sent at most when this scheduler last planned anew."""
 
     def step(self, now_s: float) -> Decision | None:
         """The new rates and the views planned with them, where that is due."""
@@ -66,10 +70,14 @@ class Replanning:
         if self._cut_is_due():
             cause = "vectors are cut into more chunks"
             return self._proposed(changed or roster.links[:1], links, now_s, cause=cause, told=best.reason)
-        if sum(self._better) < LOOKS_WANTED or not self._better[-1] or not changed or not self._may(now_s):
+        limits_changed = self._reports.uplinks() != self._uplinks
+        if sum(self._better) < LOOKS_WANTED or not self._better[-1] or not self._may(now_s):
+            return None
+        if not changed and not limits_changed:
             return None
         told = f"{gain:.2f} times as fast at the rates that the rounds show; {best.reason}"
-        return self._proposed(changed, links, now_s, cause="links drifted", told=told)
+        cause = "links drifted" if changed else "what sites send is limited otherwise"
+        return self._proposed(changed or roster.links[:1], links, now_s, cause=cause, told=told)
 
     def _proposed(
         self, changed: tuple[LinkRecord, ...], links: tuple[LinkRecord, ...], now_s: float, *, cause: str, told: str
@@ -99,6 +107,7 @@ class Replanning:
         soon = now_s < self._planned_s + PAUSE_LOOKS_MAX * self._facts.settings.replan_every_s
         self._pause_looks = min(PAUSE_LOOKS_MAX, 2 * self._pause_looks) if soon else PAUSE_LOOKS_MIN
         self._planned_s, self._planned_round = now_s, self._facts.done_round
+        self._uplinks = self._reports.uplinks()
         self._better.clear()
 
     def _as_it_is(self, link: LinkRecord) -> LinkRecord:

@@ -14,6 +14,10 @@ ROUNDS_MAX = (1 << 53) - 1
 """What a round's number can be at most."""
 
 
+UPLINK_MIN_BYTES_PER_S = 12_500.0
+"""0.1 Mbit/s, the least that can be set: who names less is planned with as if it were that."""
+
+
 class Reports:
     """The newest report of each site, and when it was heard."""
 
@@ -29,6 +33,8 @@ class Reports:
 
         self._rekeying: set[SiteId] = set()
         """Sites whose newest report says something of keys."""
+        self._limited: set[SiteId] = set()
+        """Sites whose newest report names a limit of what they send."""
 
     @property
     def newest(self) -> Mapping[SiteId, tuple[SiteStatus, float]]:
@@ -39,6 +45,7 @@ class Reports:
         (self._banning.add if report.bans else self._banning.discard)(site)
         (self._bounding.add if report.bounds is not None else self._bounding.discard)(site)
         (self._rekeying.add if report.keys is not None else self._rekeying.discard)(site)
+        (self._limited.add if report.send_limit else self._limited.discard)(site)
         if report.empty_round is None:
             self._stalled.discard(site)
         else:
@@ -60,6 +67,16 @@ class Reports:
         record = facts.roster.record(site)
         report = facts.own_report() if site == facts.site else None if record is None else self.of(record)
         return dict(report.rates).get(neighbour, 0.0) if report is not None else 0.0
+
+    def uplinks(self) -> dict[SiteId, float]:
+        """Bytes per second that sites of the roster send over all their links together at most, where they say so."""
+        facts = self._facts
+        found = {facts.site: facts.own_report().send_limit}
+        for record in facts.roster.sites if self._limited else ():
+            report = self.of(record) if record.site in self._limited else None
+            if report is not None:
+                found[record.site] = report.send_limit
+        return {site: max(limit, UPLINK_MIN_BYTES_PER_S) for site, limit in found.items() if limit}
 
     def of(self, record: SiteRecord) -> SiteStatus | None:
         """What a site has reported that was removed since, or restarted, is no measure: it may have been void."""

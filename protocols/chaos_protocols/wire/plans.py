@@ -60,12 +60,13 @@ class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far the run has come, as one site's journal knows: `round` of the history `lineage` was done there, and the
-    site's worker trained (`active`) or did not; or its worker was given the state of that round. `held`: of which history the state is that its worker has, 0: not said.
-    `unsaved`: the site was there in the first rounds of that history, or came later and was new in the run, and its
-    first checkpoint of it is still to be written. `rules`: the version whose rules were agreed there (spec 6.12), which
-    a log alone does not tell, since its last entries may never have been agreed. `told_round` and `told_lineage`: of
-    which state the worker was told to take over one last, and has not said that it has; 0: there is none. `applied`:
-    up to which entry of the log commands had been applied there by then; 0: not said. Never sent."""
+    site's worker trained (`active`) or did not; or its worker was given the state of that round. `held`: of which
+    history the state is that its worker has, 0: not said. `unsaved`: the site was there in the first rounds of that
+    history, or came later and was new in the run, and its first checkpoint of it is still to be written. `rules`: the
+    version whose rules were agreed there (spec 6.12), which a log alone does not tell, since its last entries may never
+    have been agreed. `told_round` and `told_lineage`: of which state the worker was told to take over one last, and has
+    not said that it has; 0: there is none. `applied`: up to which entry of the log commands had been applied there by
+    then; 0: not said. Never sent."""
 
     lineage: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
     round: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0

@@ -66,5 +66,8 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     unsaved: bool = False
     """As its journal knows, no checkpoint of the present lineage was ever whole on its disk: it was there in the first
     rounds of that, or came later and was new in the run. Not said by releases that do not note it."""
+    send_limit: Rate = 0.0
+    """Bytes per second that it sends in bulk at most, over all its links together; 0: no limit is set. Not said by
+    releases that have none."""
     keys: KeyNews | None = None
     """Since version 10: what it has to say of its key, and of those of others; None: nothing."""

@@ -290,8 +290,9 @@ class LeaveOrdered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class FallenBehind(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The others went on without this worker, from `round` on: it is to serve what has come since, until `TrainFrom`,
-    before it contributes again. An older worker may skip this: it then applies one result at each step."""
+    """The others went on without this worker, from `round` on: it is to say that it is here (`WorkerResumed`), and to
+    serve what has come since, until `TrainFrom`, before it contributes again. An older worker may skip this: it then
+    applies one result at each step."""
 
     round: Round
     optional: bool = True

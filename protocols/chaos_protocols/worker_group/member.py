@@ -81,8 +81,7 @@ class RunMember:
         self._squares: dict[int, float] = {}
         self._collector: StepCollector | None = None
         self._rounds, self._part = RoundSteps(hello.every), RoundPart()
-        self.leaves = ""  # why the run is to let this site go
-        self.paused = ""
+        self.leaves = self.paused = ""  # why the run is to let this site go; why it waits
 
     @property
     def _round(self) -> int:
@@ -194,8 +193,7 @@ class RunMember:
         return True
 
     def leave(self, reason: str) -> bool:
-        """Ask the run to let this site go, and apply what it still decides; False where there is nothing to wait for.
-        The group ends when it has."""
+        """Ask the run to let this site go, with what it still decides; False where there is nothing to wait for."""
         if self.leaves or self.phase is MemberPhase.OUTSIDE or self.standing is Standing.DOWN:
             return False
         self._ask_to_leave(reason, LEAVE_MAX_S)
@@ -226,7 +224,7 @@ class RunMember:
         match message:
             case wire.TakeSnapshot() if self.standing is Standing.OVER:
                 self._snapshot(message)
-            case wire.TakeSnapshot() | wire.LoadState() | wire.ApplyResult() | wire.TrainFrom():
+            case wire.TakeSnapshot() | wire.LoadState() | wire.ApplyResult() | wire.TrainFrom() | wire.FallenBehind():
                 self._orders.append(message)
             case wire.WorkerWelcome(site=site, run=run):
                 group.note("run-joined", f"connected to {site}, run {run}")
@@ -235,10 +233,6 @@ class RunMember:
             case wire.LeaveOrdered(reason=reason):
                 if self.standing is Standing.DOWN or not self.leave(reason):
                     self.leaves = self.leaves or reason
-            case wire.FallenBehind(round=round):
-                if self.phase in (MemberPhase.TRAINING, MemberPhase.GIVEN):
-                    self._change(MemberChange.BEHIND)
-                    group.note("run-behind", f"the others went on without this site from round {round}")
             case RunPaused(reason=reason):
                 if reason != self.paused:
                     group.note("run-waits", reason)
@@ -281,6 +275,8 @@ class RunMember:
                     self._begin(order, Standing.TAKING, TakeState(step=self._rounds.begin(round)))
                 case wire.ApplyResult():
                     self._apply(order)
+                case wire.FallenBehind(round=round):
+                    self._fallen_behind(round)
         able = self.settles or self.standing in (*STILL, Standing.COMPUTING)
         if self._found and self.phase is MemberPhase.OUTSIDE and able:
             self._found = False
@@ -330,6 +326,12 @@ class RunMember:
             self._tell(given)
         else:
             self._change(MemberChange.MAY_TRAIN)
+
+    def _fallen_behind(self, round: int) -> None:
+        if self.phase in (MemberPhase.TRAINING, MemberPhase.GIVEN):
+            self._change(MemberChange.BEHIND)
+            self._group.note("run-behind", f"the others went on without this site from round {round}")
+        self._tell(wire.WorkerResumed())
 
     def _step_alone(self) -> None:
         """A local step counts as soon as all have its sums."""

@@ -11,8 +11,8 @@ from chaos_protocols.wire import worker as wire
 Lasting: TypeAlias = wire.TakeSnapshot | wire.LoadState | wire.ApplyResult
 """What the daemon wants that all workers have to do something for."""
 
-Served: TypeAlias = Lasting | wire.TrainFrom
-"""What the daemon wants of the state: one after the other, in its order."""
+Served: TypeAlias = Lasting | wire.TrainFrom | wire.FallenBehind
+"""What the daemon wants of the state, or to hear when the workers stand still: one after the other, in its order."""
 
 
 class MemberPhase(Enum):

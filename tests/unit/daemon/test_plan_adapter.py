@@ -52,6 +52,7 @@ def test_a_plan_is_as_fast_as_its_fullest_link() -> None:
     assert planner.rate_bytes_per_s(plan, {**links, (A, C): slow}) == 4e6
     unknown = msgspec.structs.replace(links[A, C], rate_bytes_per_s=0.0)
     assert planner.rate_bytes_per_s(plan, {**links, (A, C): unknown}) == min(1e7, 4 * RATE_UNKNOWN_BYTES_PER_S)
+    assert planner.rate_bytes_per_s(plan, links, {B: 3.5e6, D: 1.0}) == 2e6, "B sends 1.75 times the vector"
     del links[A, C]
     assert planner.rate_bytes_per_s(plan, links) == 0.0
     alone = SyncPlan(trees=(Tree(weight=1.0, root=A, parent=()),), reason="alone")
@@ -92,3 +93,13 @@ def test_status_tells_what_a_round_should_take_beside_what_it_takes() -> None:
     assert _averaging(alone) == _averaging(coded), "of one site there is nothing to compare"
     several = msgspec.structs.replace(alone, errors_known=3, mean_error=0.02, worst_error=0.031, worst_site="b" * 32)
     assert f"(relative error 0.016; mean 0.02 of 3 sites, worst 0.031 at {'b' * 32})" in _averaging(several)
+
+
+def test_who_sends_little_over_all_its_links_passes_on_nothing() -> None:
+    links, planner = mesh(A, B, C, D), DaemonPlanner()
+    plan = planner.sync((A, B, C, D), (), links, several=True, uplinks={A: 5e6, SiteId("9" * 32): 1.0})
+    degrees = [sum(A in pair for pair in tree.parent) for tree in plan.trees]
+    assert degrees == [1] * len(plan.trees)
+    assert planner.rate_bytes_per_s(plan, links, {A: 5e6}) == pytest.approx(5e6)
+    without = planner.sync((A, B, C, D), (), links, several=True)
+    assert planner.rate_bytes_per_s(without, links, {A: 5e6}) < 4e6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from chaos_protocols.effects import Record
 from chaos_protocols.events import PeersChanged
 from chaos_protocols.names import SiteId
+from chaos_protocols.wishes import SendLimitSet
 from chaosd.config.model import SiteConfig, load_config
 from chaosd.reloading import RELOADED, reloaded
+from chaosd.transport.send_limit import SendLimit
 
 ONE, OTHER = "1" * 32, "2" * 32
 
@@ -24,6 +27,7 @@ class FakeDriver:
     def __init__(self) -> None:
         self.fed: list[Any] = []
         self.records: list[Record] = []
+        self.transport = SimpleNamespace(send_limit=SendLimit())
 
     def feed(self, event: Any) -> None:
         self.fed.append(event)
@@ -60,6 +64,12 @@ def test_peers_trust_and_the_level_of_the_log_are_taken_over(tmp_path: Path) -> 
     (record,) = driver.records
     assert (record.kind, record.outcome) == ("reload", "done")
     assert record.reason == "taken over: peers, trust, log_level"
+
+
+async def test_what_the_site_sends_at_most_is_taken_over_and_the_run_hears_of_it(tmp_path: Path) -> None:
+    config, driver = again(tmp_path, 'name = "a"\n', 'name = "a"\nsend_limit_mbit = 20\n')
+    assert driver.transport.send_limit.rate_bytes_per_s == config.send_bytes_per_s == 2.5e6
+    assert driver.fed == [SendLimitSet(bytes_per_s=2.5e6)]
 
 
 def test_what_is_read_at_the_start_alone_is_named_and_stays(tmp_path: Path) -> None:

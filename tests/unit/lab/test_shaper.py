@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.rigs.virtual_time import run
 
 from chaos_lab.links.shape import LinkShape
 from chaos_lab.links.shaper import LinkShaper
 from chaosd.addresses import join_address, split_address
 from chaosd.transport.errors import LinkClosed
 from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, TransportSettings
-
-
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Waits for nothing: when there is only a timer left, the clock jumps to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now_s = 0.0
-        select = self._selector.select
-
-        def jump(timeout: float | None = None) -> Any:
-            if timeout:
-                self._now_s += timeout
-            return select(0)
-
-        self._selector.select = jump
-
-    def time(self) -> float:
-        return self._now_s
 
 
 class FakeChannel:
@@ -64,11 +45,6 @@ class FakeConnection:
     @property
     def last_s(self) -> float:
         return self.channel.written[-1][0]
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(main())
 
 
 def shaper_of(**shape: Any) -> LinkShaper:

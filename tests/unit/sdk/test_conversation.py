@@ -16,6 +16,7 @@ from chaos_protocols.wire.user_words import RunPaused, RunResumed
 from chaos_protocols.wire.worker import (
     ApplyResult,
     Dismissed,
+    FallenBehind,
     LeaveOrdered,
     LoadState,
     ResultApplied,
@@ -29,6 +30,7 @@ from chaos_protocols.wire.worker import (
     WorkerHello,
     WorkerLeaveRequest,
     WorkerRefused,
+    WorkerResumed,
     WorkerWelcome,
 )
 
@@ -371,3 +373,22 @@ def test_refusal_reaches_the_user_with_its_reason(socket_file: Path) -> None:
 def test_missing_daemon_is_explained_at_once(socket_file: Path) -> None:
     with pytest.raises(NoDaemon, match=r"(?s)`chaosd up`.*CHAOS_SOCKET.*standalone=True"):
         Line(socket_file, connect_s=0.0)
+
+
+def test_who_was_left_behind_says_that_it_is_here_and_trains_on_where_no_result_comes(socket_file: Path) -> None:
+    """All others may be gone: it waited for them for ever (seed 9109468, 6 sites)."""
+
+    def script(daemon: FakeDaemon) -> None:
+        daemon.founder()
+        daemon.send(FallenBehind(round=1))
+        sent.set()
+        daemon.expect(WorkerResumed)
+        daemon.send(TrainFrom(round=1))
+        daemon.echo_round()
+
+    sent = threading.Event()
+    with FakeDaemon(socket_file, script), Line(socket_file) as line:
+        coordinator = line.register()
+        assert sent.wait(60)
+        coordinator.check_state_replication()
+        assert line.step(1.0) and line.applied == [(1, [1.0] * 3)]

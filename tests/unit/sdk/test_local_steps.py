@@ -26,6 +26,7 @@ from chaos_protocols.wire.worker import (
     TakeSnapshot,
     TrainFrom,
     UpdateStarted,
+    WorkerResumed,
     WorkerWelcome,
 )
 
@@ -220,6 +221,7 @@ def test_a_result_without_this_site_ends_its_phase_between_two_steps(socket_file
         daemon.array("result", np.float64)[-NUMBERS:] = 10.0
         late = FallenBehind(round=1), ApplyResult(round=1, sites=1, weight=1.0)
         daemon.send(WorkerWelcome(site="here", run="test"), TrainFrom(round=1), *late)  # all before the first step
+        daemon.expect(WorkerResumed)
         daemon.expect(UpdateStarted)
         assert daemon.expect(ResultApplied).round == 1
         daemon.send(TrainFrom(round=2))

@@ -167,6 +167,7 @@ def test_results_without_this_site_change_their_parts_at_once(socket_file: Path)
         answer(daemon, 10.0)
         late = FallenBehind(round=1), ApplyResult(round=1, sites=1, weight=1.0)
         daemon.send(WorkerWelcome(site="here", run="test"), TrainFrom(round=1), *late)  # all before the first step
+        daemon.expect(WorkerResumed)
         daemon.expect(UpdateStarted)
         daemon.expect(ResultApplied)
         daemon.send(TrainFrom(round=2))

@@ -12,7 +12,7 @@ from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX,
 from chaos_protocols.wire.handshake import HANDSHAKE_BYTES_MAX
 from chaosd.transport.errors import LinkUsageError, PeerProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX, FrameMode, FrameReader
-from chaosd.transport.link import PIECE_BYTES, cut
+from chaosd.transport.stream import PIECE_BYTES, cut
 
 
 class Sink:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,10 +11,15 @@ import pytest
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import Session
 from chaosd.transport.connection import PeerConnection
-from chaosd.transport.link import JOIN_BYTES_MAX, BulkProgress, Link, Stream, cut
+from chaosd.transport.link import Link
+from chaosd.transport.send_limit import SendLimit
 from chaosd.transport.settings import PIECE_BYTES
+from chaosd.transport.stream import JOIN_BYTES_MAX, BulkProgress, Stream, cut
 
 A, B = SiteId("aa"), SiteId("bb")
+
+REPORTS: Any = SimpleNamespace(send_limit=SendLimit())
+"""What a link that is not up needs of its transport."""
 
 
 @dataclass
@@ -30,7 +36,7 @@ class Established:
 
 def link_between() -> Link:
     session = Session(dialer=A, attempt=1)
-    return Link(cast(Any, None), B, 1, session, 2, cast(BulkProgress, None))
+    return Link(REPORTS, B, 1, session, 2, BulkProgress())
 
 
 def test_a_stream_that_ended_before_it_was_added_is_lacking_still() -> None:
@@ -58,7 +64,7 @@ class Written:
 async def test_a_header_leaves_with_the_bytes_that_follow_it(size_bytes: int) -> None:
     """Alone it would wake the far end, which can do nothing before the payload comes."""
     channel, payload = Written(), memoryview(bytes(range(256)) * (size_bytes // 256 + 1))[:size_bytes]
-    link = Link(cast(Any, None), B, 1, Session(dialer=A, attempt=1), 2, BulkProgress())
+    link = link_between()
     connection: Any = Established(1, is_open=True)
     connection.channel = channel
     await Stream(connection, link).send(b"header", payload)

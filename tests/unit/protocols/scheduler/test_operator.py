@@ -291,6 +291,27 @@ def test_what_a_site_asked_before_it_was_let_in_says_nothing_when_it_comes_again
     assert adopted(bench) == (B, LATEST - 3)
 
 
+def test_what_a_site_asked_before_it_was_let_in_says_nothing_after_it_is_out_again_either() -> None:
+    """All in one term: the request was under way while D was let in, or is repeated (guest seed 6001608)."""
+    bench = standing(B, departed=(failed(),), restore_epoch=3)
+    asks(bench, B, checkpoint=disk(LATEST - 3, lineage=3))
+    hello(bench)
+    first = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(C,), model=MODEL, worker_round=0,
+        versions=SPOKEN, answered_in=bench.machine.raft.term,
+    )  # fmt: skip
+    before = bench.machine.roster.epoch
+    bench.machine.scheduler.term.restore_point.offers.is_void(D)
+    out = bench.up(D).hear(D, msgspec.structs.replace(first, answered_at=before))
+    (answer,) = [message for _, message in sent(out, JoinAnswer)]
+    assert answer.epoch == before, "the epoch that it may name next"
+    alive(bench, B, seconds=1.0)
+    assert "site d (it is away" in waits(bench, B)
+    bench.hear(D, msgspec.structs.replace(first, answered_at=before + 1))
+    alive(bench, B, seconds=1.0)
+    assert adopted(bench) == (B, LATEST - 3)
+
+
 def test_what_a_site_offered_before_it_was_let_in_says_nothing_when_it_has_failed() -> None:
     bench = standing(B, departed=(failed(),), restore_epoch=3)
     restore_point = bench.machine.scheduler.term.restore_point

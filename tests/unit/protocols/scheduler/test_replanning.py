@@ -14,6 +14,7 @@ from chaos_protocols.agreement.views import changed_views
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.replanning import Replanning
+from chaos_protocols.scheduler.uplinks import UplinkPlanner
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.wire.versions import CUTS_SINCE, SPOKEN
 from chaosd.plan_adapter import DaemonPlanner
@@ -31,16 +32,21 @@ class Run:
     now_s: float = 1000.0
     done_round: int = 100
     settings: SiteSettings = field(default_factory=SiteSettings)
-    planner: DaemonPlanner = PLANNER
+    limits: dict[SiteId, float] = field(default_factory=dict)
+    """What sites say that they send at most."""
     proposals: list[tuple[float, AddLink]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         facts: Any = self
+        self.planner = UplinkPlanner(PLANNER, self.uplinks)
         self.replanning = Replanning(facts, facts, Pace())
 
     @property
     def contributed_round(self) -> int:
         return self.done_round
+
+    def uplinks(self) -> dict[SiteId, float]:
+        return dict(self.limits)
 
     def rate_seen(self, site: SiteId, neighbour: SiteId) -> float:
         return self.seen.get((site, neighbour), 0.0)
@@ -89,6 +95,24 @@ def test_links_that_swap_their_rates_bring_other_trees_from_a_coming_round_on() 
     assert command.views[-1].first_round > 1
     assert frozenset((B, C)) in edges(run.roster)
     assert version_needed(command) == 5
+
+
+def test_what_a_site_sends_at_most_brings_other_trees_and_so_does_the_end_of_it() -> None:
+    """Links alone would have A pass on what the others give."""
+    run = Run(roster=run_of({(A, B): 10e6, (A, C): 10e6, (B, C): 8e6}))
+    before = edges(run.roster)
+    run.limits[A] = 4e6
+    run.goes_on(60)
+    ((_, command),) = run.proposals
+    assert (command.link, command.more) == (run.roster.links[0], ()), "no link has other figures"
+    present, best = run.roster.views[-1].plan, edges(run.roster)
+    by_key = {one.key: one for one in run.roster.links}
+    assert PLANNER.rate_bytes_per_s(present, by_key, run.limits) == 4e6, "A is a leaf of every tree"
+    run.goes_on(600)
+    assert len(run.proposals) == 1 and edges(run.roster) == best
+    run.limits.clear()
+    run.goes_on(600)
+    assert len(run.proposals) == 2 and edges(run.roster) == before
 
 
 def test_a_better_plan_that_gains_little_or_shows_once_changes_nothing() -> None:

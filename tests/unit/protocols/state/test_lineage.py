@@ -46,7 +46,7 @@ def test_a_state_in_which_no_round_was_done_since_is_offered_as_one_of_its_own_h
 
 
 def test_who_was_given_a_state_knows_how_far_the_run_has_come_though_no_round_was_done_there() -> None:
-    """Else it would begin the run anew, once all lost power and nobody else is in the roster (seed 9103629, 5 sites)."""
+    """Else it would begin the run anew, once it is alone after a loss of power (seed 9103629, 5 sites)."""
     bench = fetched(Reached(lineage=OLD, round=9, active=True))
     noted = of(bench.taken(), NoteReached)[-1].reached
     assert (noted.lineage, noted.round, noted.active) == (NEW, 4, False)

@@ -62,6 +62,10 @@ class RunWorld(World):
         self.sound: dict[int, bool] = {}
         """Of a generation: whether a worker that comes into its plan gets a state from its peers."""
         self.lingering = random.Random(f"lingering/{seed}")
+        self.late = False
+        """Its part was waited for too long, and it has said nothing since: it is not asked to train."""
+        self.overtaken = 0
+        self.overtaking = random.Random(f"overtaking/{seed}")
         super().__init__(seed, steps=self.rounds.begin(steps), **of_the_group)
 
     def hello(self, number: int) -> msg.GroupHello:
@@ -89,13 +93,14 @@ class RunWorld(World):
         elif idle and self.has is not None and self.has < self.round:
             found.append(("bring", 0))
         elif idle and not self.active:
-            found += [("train", 0), ("snapshot", 0)]
+            found += [("train", 0)] * (not self.late) + [("snapshot", 0)] * (not self.late)
             if self.others and self.round < self.last - 1:
                 found.append(("go_on", 0))
         elif idle and self.given is not None:
             found += [("decide", 0), ("snapshot", 0)]
         elif idle:
             found += [("snapshot", 0)] * (not self.asked_for)
+            found += [("overtake", 0)] * (self.overtaking.random() < 0.02)
         if self.outages and self.draw.random() < 0.02:
             found.append(("vanish", 0))
         return found
@@ -120,6 +125,12 @@ class RunWorld(World):
     def go_on(self, _: int) -> None:
         """The others do a round without this site."""
         self.round += 1
+
+    def overtake(self, _: int) -> None:
+        """It was waited for too long: the others may do the round without it, or have gone."""
+        self.active, self.late = False, True
+        self.overtaken += 1
+        self.say(wire.FallenBehind(round=self.round + 1))
 
     def decide(self, _: int) -> None:
         assert self.given == self.round + 1
@@ -166,7 +177,7 @@ class RunWorld(World):
         self.say(wire.Dismissed(last_round=self.round, graceful=True, reason="left the run"))
 
     def forget(self) -> None:
-        self.connected = self.greeted = self.active = self.leaving = False
+        self.connected = self.greeted = self.active = self.leaving = self.late = False
         self.given = self.has = self.damaged = self.loading = self.applying = None
         self.asked_for.clear()
 
@@ -193,6 +204,7 @@ class RunWorld(World):
                 self.told(message)
 
     def told(self, message: wire.WorkerMessage) -> None:
+        self.late = False
         match message:
             case wire.RoundContributed(round=round, weight=weight):
                 assert self.active and round == self.round + 1 and weight == 16.0
@@ -220,6 +232,8 @@ class RunWorld(World):
                 self.rescued += 1
             case wire.WorkerLeaveRequest():
                 self.leaving = True
+            case wire.WorkerResumed():
+                pass  # it may have said something else meanwhile
             case _:
                 raise AssertionError(message)
 

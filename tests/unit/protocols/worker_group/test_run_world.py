@@ -44,7 +44,7 @@ def test_a_group_whose_operator_drains_workers_keeps_its_word_to_the_run() -> No
 
 
 def test_a_group_that_changes_its_plan_for_slow_workers_keeps_its_word_to_the_run() -> None:
-    replanned = 0
+    replanned = overtaken = 0
     for seed in range(300):
         world = RunWorld(
             seed,
@@ -63,7 +63,9 @@ def test_a_group_that_changes_its_plan_for_slow_workers_keeps_its_word_to_the_ru
         world.run()
         check(world)
         replanned += world.replanned
+        overtaken += world.overtaken
     assert replanned > 20, replanned
+    assert overtaken > 20, overtaken
 
 
 def test_local_steps_are_the_sites_own_and_a_round_ends_them_whatever_dies() -> None:
