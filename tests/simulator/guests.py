@@ -93,11 +93,16 @@ def hear(node: Node, event: Any) -> None:
     before = _at_rest(node, guest)
     if before is None:
         return
-    ways = _joiners_in_reach(node) if isinstance(event.envelope.message, LinkStateAdvertisement) else {}
+    about_links = isinstance(event.envelope.message, LinkStateAdvertisement)
+    ways = _outside_in_reach(node, "joiner") if about_links else {}
+    leavers = _outside_in_reach(node, "site") if about_links else {}
     node.handle(event)
     if generation != node._generation or node.machine is None:
         return
-    over = {name for name, joiner in ways.items() if joiner not in node.machine.reachable()}
+    there = node.machine.reachable()
+    if any(leaver not in there for leaver in leavers.values()):
+        return  # it is released now, which is agreed like any change
+    over = {name for name, joiner in ways.items() if joiner not in there}
     before, after = _without(before, over), _without(believed(node, guest), over)
     if after != before:
         changed = [(one, other) for one, other in zip(before, after, strict=True) if one != other]
@@ -120,14 +125,15 @@ def _knows_better(node: Node, event: Any) -> bool:
     return machine.membership.in_roster and machine.scheduler_site() not in (None, event.envelope.source)
 
 
-def _joiners_in_reach(node: Node) -> dict[str, SiteId]:
-    """By negotiation, who would join. The only way there may lead over a link of the guest's own, which is the guest's
-    to give and to take: that what went this way ends, when it says that the link is down, is no belief in a lie."""
+def _outside_in_reach(node: Node, role: str) -> dict[str, SiteId]:
+    """By negotiation, who would join, or has left and has yet to hear it. The only way there may lead over a link of
+    the guest's own, which is the guest's to give and to take: that what went this way ends, when it says that the link
+    is down, is no belief in a lie."""
     assert node.machine is not None
     machine = node.machine
-    joining = {name: getattr(one, "joiner", None) for name, one in machine.scheduler.negotiations.items()}
+    named = {name: getattr(one, role, None) for name, one in machine.scheduler.negotiations.items()}
     there = machine.reachable()
-    return {name: site for name, site in joining.items() if site in there and machine.roster.record(site) is None}
+    return {name: site for name, site in named.items() if site in there and machine.roster.record(site) is None}
 
 
 def _without(belief: tuple[Any, ...], over: set[str]) -> tuple[Any, ...]:
