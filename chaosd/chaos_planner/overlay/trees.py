@@ -140,7 +140,9 @@ def pack(
         packing = packing_of(overlay, trees_max=num_trees_max)
         share = packing.rate_bytes_per_s / packing.bound_bytes_per_s
         rate = packing.rate_bytes_per_s
-        why = f"{len(packing.trees)} trees average {rate * 8e-6:,.1f} Mbit/s, {share:.1%} of the overlay's bound"
+        count = len(packing.trees)
+        trees = f"{count} trees average" if count > 1 else "one tree averages"
+        why = f"{trees} {rate * 8e-6:,.1f} Mbit/s, {share:.1%} of the overlay's bound"
         return list(packing.trees), why, packing.bound_bytes_per_s
 
     return _plan(sites, links, uplinks, num_trees_max, learners, packed)
@@ -181,6 +183,9 @@ def star(
     """A parameter server: every site as few hops from one as links allow; arguments and errors as of `pack`."""
     return _plan(sites, links, uplinks, num_trees_max, learners, _bounded(star_tree))
 
+
+LIMITS_NAMED_MAX = 8
+"""Sites in one reason that send less than their links carry."""
 
 POLICIES: Mapping[str, TreePolicy] = MappingProxyType({"tree": tree, "trees": pack, "ring": ring, "star": star})
 
@@ -226,6 +231,9 @@ def _plan(
         why, bound = "one member: nothing to average over links", overlay.cut_bound_bytes_per_s()
     else:
         edges, why, bound = choose(overlay)
+    if overlay.uplinks:
+        limits = [f"{site} {limit * 8e-6:,.1f}" for site, limit in sorted(overlay.uplinks.items())]
+        why += f"; send at most (Mbit/s): {', '.join(limits[:LIMITS_NAMED_MAX])}"
     rate = overlay.rate_bytes_per_s(edges)
     rooted_weight = dict.fromkeys(overlay.sites, 0.0)
     trees = [_rooted(overlay, chosen, weight, rooted_weight) for weight, chosen in edges]

@@ -84,6 +84,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         ),
         transfer=_transfer(driver),
         probing=_probing(driver),
+        send_limit_bytes_per_s=driver.transport.send_limit.rate_bytes_per_s,
         storage=_storage(driver, config),
         refused=_refused(driver),
         uptime_s=driver.now_s() - driver.started_s,

@@ -209,6 +209,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What other sites say that have recovered this run without a majority of its voters, each with the way out."""
     blocked: tuple[str, ...] = ()
     """Sites that this one's operator lets have no link with it."""
+    send_limit_bytes_per_s: float = 0.0
+    """What this site sends at most in bulk, over all its links together; 0: no limit is set."""
     called: dict[str, str] = {}
     """By id, what this site is called, and what its operator calls others, also those that are not in the roster."""
 

@@ -77,6 +77,10 @@ def render_status(status: Status) -> RenderableType:
     if status.blocked:
         told = ", ".join(names.get(site, short(site)) for site in status.blocked)
         parts.append(Text(f"blocked by this site's operator: {told} (`chaosd unblock SITE`)", style="yellow"))
+    if status.send_limit_bytes_per_s:
+        parts.append(
+            Text(f"this site sends at most {status.send_limit_bytes_per_s * 8e-6:,g} Mbit/s (send_limit_mbit)")
+        )
     if status.probing is not None and (status.probing.probes or status.probing.saved):
         cost = status.probing
         parts.append(

@@ -92,9 +92,13 @@ def start(
         loaded = _load(path, given)
     except ConfigError as error:
         fail(f"the configuration cannot be used:\n{error}", EXIT_USAGE)
+    _run(loaded, lambda: _load(path, given))
+
+
+def _run(loaded: Any, reload: Callable[[], Any]) -> NoReturn:
     from chaosd.daemon import run_daemon
 
-    become(lambda: run_daemon(loaded, reload=lambda: _load(path, given)))
+    become(lambda: run_daemon(loaded, reload=reload))
 
 
 def become(run: Callable[[], int]) -> NoReturn:

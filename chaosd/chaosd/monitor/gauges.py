@@ -62,6 +62,9 @@ KINDS = {
         "TCP segments sent again, by the connections of each link that stand", ("neighbour",), counter=True
     ),
     "link_queued_bytes": Figure("Waiting to be sent on each link of this site", ("neighbour",)),
+    "send_limit_bytes_per_second": Figure(
+        "What this site sends in bulk at most, over all its links; absent without a limit"
+    ),
     "transfer_verified_bytes": Figure("Of the state that comes to this site; absent while none does"),
     "transfer_size_bytes": Figure("The whole of it"),
     "checkpoint_failing": Figure("1 while the newest checkpoint could not be written"),
@@ -141,6 +144,8 @@ class Gauges(Collector):
             yield "link_bulk_bytes", [site, "received"], link.bulk_bytes_received
             yield "link_retransmitted_segments", [site], link.retransmitted_segments
             yield "link_queued_bytes", [site], link.queued_bytes
+        if limit := self._driver.transport.send_limit.rate_bytes_per_s:
+            yield "send_limit_bytes_per_second", [], limit
         for agreed in machine.roster.links:
             if machine.site in agreed.key and agreed.rate_bytes_per_s:
                 far = agreed.other if agreed.one == machine.site else agreed.one

@@ -3,7 +3,7 @@
 Every site reports what its links carry. The plan in force and the best plan are both judged at these rates; when the
 best one is clearly better, again and again, the new rates are committed and the views planned anew from a coming round
 on. Rates of links that nobody uses stay as they were measured. So are they when what sites send at most has changed
-(9.29), with the rates as they are. Once the run has agreed that vectors are cut into more
+(9.41), with the rates as they are. Once the run has agreed that vectors are cut into more
 chunks (spec 9.7), the views are planned anew for that alone. Driven by `SchedulerMachine`; decides, changes nothing.
 """
 
@@ -70,10 +70,7 @@ class Replanning:
         if self._cut_is_due():
             cause = "vectors are cut into more chunks"
             return self._proposed(changed or roster.links[:1], links, now_s, cause=cause, told=best.reason)
-        limits_changed = self._reports.uplinks() != self._uplinks
-        if sum(self._better) < LOOKS_WANTED or not self._better[-1] or not self._may(now_s):
-            return None
-        if not changed and not limits_changed:
+        if not self._is_due(now_s) or (not changed and self._reports.uplinks() == self._uplinks):
             return None
         told = f"{gain:.2f} times as fast at the rates that the rounds show; {best.reason}"
         cause = "links drifted" if changed else "what sites send is limited otherwise"
@@ -97,6 +94,10 @@ class Replanning:
         """The newest view is from before the run agreed on how it cuts vectors."""
         roster = self._facts.roster
         return roster.rules >= CUTS_SINCE and not roster.views[-1].plan.fine and len(roster.links) > 0
+
+    def _is_due(self, now_s: float) -> bool:
+        """Another plan was better often enough, at the last look too, and the last change was not just now."""
+        return sum(self._better) >= LOOKS_WANTED and self._better[-1] and self._may(now_s)
 
     def _may(self, now_s: float) -> bool:
         rounds = self._facts.done_round - self._planned_round

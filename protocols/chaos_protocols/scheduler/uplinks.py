@@ -1,4 +1,4 @@
-"""The planner as the scheduler asks it: with what the sites say that they send at most (spec 9.29).
+"""The planner as the scheduler asks it: with what the sites say that they send at most (spec 9.41).
 
 Whoever plans names members and links; what sites have reported is known to the scheduler of the term alone, and is no
 part of the roster: a plan that was made without it is made anew when the links are looked at next (`replanning`).
