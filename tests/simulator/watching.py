@@ -7,6 +7,8 @@ import random
 from typing import TYPE_CHECKING
 
 from chaos_protocols.events import ConnectionProgress, LinkProgressed, RatesMeasured
+from chaos_protocols.wishes import SendLimitSet
+from tests.simulator.hanging import SEEDS_APART
 from tests.simulator.outbox import AVERAGING, STATES
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 RATES_LOOKS = 4
 """Rates stay the same for as many looks, so that some plan can be better often enough in a row."""
+LIMITED = 9
+"""Of sixteen seeds one has operators who limit what their sites send, and change their minds."""
 
 
 def watch_links(node: Node) -> None:
@@ -46,6 +50,8 @@ def _tell_rates(node: Node, told: list[float]) -> None:
     draw = random.Random(f"rates of {world.seed} {node.site} {told[0]:.3f}")
     rates = tuple((site, draw.uniform(1e6, 1e8)) for site in sorted(node.connections))
     node.handle(RatesMeasured(rates=rates))  # type: ignore[arg-type]
+    if world.seed % SEEDS_APART == LIMITED:
+        node.handle(SendLimitSet(bytes_per_s=draw.choice((0.0, draw.uniform(1e5, 1e7)))))
 
 
 def _moved(
