@@ -51,7 +51,7 @@ def _tell_rates(node: Node, told: list[float]) -> None:
     rates = tuple((site, draw.uniform(1e6, 1e8)) for site in sorted(node.connections))
     node.handle(RatesMeasured(rates=rates))  # type: ignore[arg-type]
     if world.seed % SEEDS_APART == LIMITED:
-        node.handle(SendLimitSet(bytes_per_s=draw.choice((0.0, draw.uniform(1e5, 1e7)))))
+        node.handle(SendLimitSet(bytes_per_s=draw.choice((0.0, draw.uniform(2e5, 1e7)))))
 
 
 def _moved(

@@ -19,8 +19,8 @@ from chaosd.proxy import parse_direct, parse_proxy
 NAME_CHARACTERS_MAX = 64
 BULK_STREAMS_MIN, BULK_STREAMS_MAX = 2, 16
 
-SEND_LIMIT_MIN_MBIT, SEND_LIMIT_MAX_MBIT = 0.1, 1e6
-"""With less a piece of three packets would take a third of a second."""
+SEND_LIMIT_MIN_MBIT, SEND_LIMIT_MAX_MBIT = 1.0, 1e6
+"""Beside rounds a newcomer gets a quarter: with less than this its transfer would look stalled."""
 
 
 def _address(text: str) -> str:

@@ -14,8 +14,8 @@ ROUNDS_MAX = (1 << 53) - 1
 """What a round's number can be at most."""
 
 
-UPLINK_MIN_BYTES_PER_S = 12_500.0
-"""0.1 Mbit/s, the least that can be set: who names less is planned with as if it were that."""
+UPLINK_MIN_BYTES_PER_S = 125_000.0
+"""1 Mbit/s, the least that can be set: who names less is planned with as if it were that."""
 
 
 class Reports:
