@@ -63,6 +63,7 @@ function showAveraging(status) {
   const parts = [`Rounds go along ${plan.trees === 1 ? "one tree" : `${plan.trees} trees`}, ${rate(plan.rate_bytes_per_s)}`];
   if (plan.predicted_s !== null) parts.push(`${plan.predicted_s.toFixed(3)} s predicted`);
   if (plan.took_s !== null) parts.push(`${plan.took_s.toFixed(3)} s taken since this site gave its part`);
+  if (status.send_limit_bytes_per_s) parts.push(`this site sends at most ${rate(status.send_limit_bytes_per_s)}`);
   write(by("averaging-text"), `${parts.join(", ")}.`);
 }
 
