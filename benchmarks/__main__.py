@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import benchmarks
-from benchmarks.measure import Figure, Figures, machine
+from benchmarks.measure import PROGRESS, Figure, Figures, machine
 
 NO_BENCHMARKS = frozenset({"__main__", "measure"})
 """Modules of this folder that are none: helpers without a function `run`."""
@@ -70,7 +70,8 @@ def _run(name: str, short: bool, seed: int, out: Path) -> bool:
     began = time.perf_counter()
     try:
         run = cast(Callable[..., Figures], importlib.import_module(f"benchmarks.{name}").run)
-        figures = run(short=short, seed=seed)
+        with PROGRESS.of(name):
+            figures = run(short=short, seed=seed)
         result = {"benchmark": name, "figures": figures, "machine": machine(), "seed": seed, "short": short}
         line = json.dumps(result, allow_nan=False)
         out.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Figures, spread
+from benchmarks.measure import PROGRESS, Figures, spread
 from chaos.frameworks import framework_of
 from chaos.frameworks.base import Bytes
 from chaos.state import State
@@ -56,6 +56,7 @@ def run(*, short: bool, seed: int) -> Figures:
     equal = True
     for number in range(1 if short else 3):
         for name, (mode, count) in modes.items():
+            PROGRESS.at = f"{name} with seed {seed + number}"
             ring = _Sites(text, mode or EveryStep(), count, size, seed + number)
             ring.train(steps)
             losses[name].append(ring.loss())

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from benchmarks import convergence
 from benchmarks.encodings import EncodedSites
-from benchmarks.measure import Figures, spread
+from benchmarks.measure import PROGRESS, Figures, spread
 from chaos.sync import DiLoCo, EveryStep, SyncMode
 from chaos_protocols.wire.encodings import FP32
 
@@ -67,6 +67,7 @@ def run(*, short: bool, seed: int) -> Figures:
             for name, (mode, encoding, tried) in MODES.items():
                 if begin not in tried:
                     continue
+                PROGRESS.at = f"{name}, {begin}, with seed {number}"
                 sites = _sites(source, mode, encoding, drawn)
                 sites.train(LONGER * steps if begin == "long" else steps)
                 losses[begin].setdefault(name, []).append(sites.loss())

@@ -6,12 +6,15 @@ reported as the median of at least five with its extremes.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
 import statistics
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 Spread: TypeAlias = dict[str, float]
@@ -19,6 +22,8 @@ Spread: TypeAlias = dict[str, float]
 
 Figure: TypeAlias = float | int | bool | str | Spread
 Figures: TypeAlias = dict[str, Figure]
+
+TOLD_EVERY_S = 30.0
 
 REPEATS_MIN = 5
 """Fewer than five samples have no median to speak of."""
@@ -29,6 +34,36 @@ def spread(samples: Sequence[float]) -> Spread:
     if not samples:
         raise ValueError("a figure needs at least one sample")
     return {"median": statistics.median(samples), "min": min(samples), "max": max(samples)}
+
+
+class Progress:
+    """What a long benchmark is at, for whoever waits: told on stderr every TOLD_EVERY_S, with the time so far."""
+
+    def __init__(self) -> None:
+        self.at = ""
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """While it runs."""
+        self.at, over = "", threading.Event()
+
+        def tell() -> None:
+            began = time.perf_counter()
+            while not over.wait(TOLD_EVERY_S):
+                at = f", at {self.at}" if self.at else ""
+                print(f"... {name}: {time.perf_counter() - began:,.0f} s so far{at}", file=sys.stderr, flush=True)
+
+        teller = threading.Thread(target=tell, name="progress", daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            over.set()
+            teller.join()
+
+
+PROGRESS = Progress()
+"""Of the benchmark that runs; it may say what it is at (`PROGRESS.at`)."""
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:

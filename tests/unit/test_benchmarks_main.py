@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from benchmarks import overlay_scale
+from benchmarks import measure, overlay_scale
 from benchmarks.__main__ import main, names
 from benchmarks.measure import alternating, machine, percentile, ratios, spread, timed
 
@@ -140,3 +140,17 @@ def test_a_newcomer_joins_the_standing_overlay_of_the_benchmark_of_sizes() -> No
     assert 1.0 <= figures["over_transfer"] < 4 and figures["state_s"] < figures["delay_s"] < 10
     larger = overlay_scale.join_one(6, seed=0, state_bytes=2 * overlay_scale.STATE.state_bytes)
     assert 1.5 < larger["state_s"] / figures["state_s"] < 2.2, "twice the bytes take about twice as long"
+
+
+def test_a_benchmark_that_takes_long_says_what_it_is_at(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measure, "TOLD_EVERY_S", 0.001)
+    told = ""
+    with measure.PROGRESS.of("good"):
+        measure.PROGRESS.at = "the second mode"
+        while told.count("at the second mode") < 2:
+            told += capsys.readouterr().err
+    assert told.startswith("... good: 0 s so far")
+    with measure.PROGRESS.of("next"):
+        assert measure.PROGRESS.at == ""
