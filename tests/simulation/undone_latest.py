@@ -43,9 +43,9 @@ LATEST = (
         row=75,
         patches=(
             Patch(
-                "chaos_protocols.scheduler.restore_offers:RestoreOffers._is_of_now",
-                "request.answered_in != self._facts.term",
-                "False",
+                "chaos_protocols.scheduler.restore_offers:RestoreOffers.outside",
+                "request.answered_in == facts.term",
+                "True",
             ),
         ),
         test="test_operator:test_what_a_site_asked_before_it_was_let_in_says_nothing_when_it_comes_again",

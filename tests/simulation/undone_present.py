@@ -101,12 +101,12 @@ PRESENT = (
         row=143,
         patches=(
             Patch(
-                "chaos_protocols.scheduler.restore_offers:RestoreOffers._is_of_now",
-                "not request.answered_at or",
-                "True or",
+                "chaos_protocols.links.link_state:ReplayGuard.is_outdated",
+                "return same and envelope.sequence < self.said_of_now[source]",
+                "return False",
             ),
         ),
-        test="test_operator:test_what_a_site_asked_before_it_was_let_in_says_nothing_after_it_is_out_again_either",
+        test="test_link_state:test_an_older_word_of_a_site_on_itself_is_dropped",
     ),
     Undone(
         row=144,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.names import SITES_MAX, SiteId, link_key
-from chaos_protocols.wire.control import Envelope, LinkStateAdvertisement
+from chaos_protocols.wire.control import Envelope, JoinRequest, LinkStateAdvertisement, SiteStatus, StateRequest
 
 LinkKey = tuple[SiteId, SiteId]
 _Ways = tuple[dict[SiteId, SiteId], frozenset[SiteId]]
@@ -37,11 +37,14 @@ ROUTES_CACHED_MAX = 64
 STRANGERS_MAX = 256
 REPLAY_WINDOW = 1024
 """Sequence numbers that may still arrive late, by another route, from one source."""
+OF_NOW = (SiteStatus, StateRequest, JoinRequest)
+"""What a site says of itself again and again, as it is now: of no worth once it has said something later."""
 
 
 @dataclass(slots=True)
 class ReplayGuard:
-    """Lets every (source, incarnation, sequence) through once; older incarnations never again.
+    """Lets every (source, incarnation, sequence) through once; older incarnations never again, nor what a source said
+    of itself before it said something later.
 
     Anybody can make keys, and have messages relayed: of sources outside the roster only the newest STRANGERS_MAX are
     remembered, so that they can neither fill the memory nor keep a new site out."""
@@ -49,6 +52,8 @@ class ReplayGuard:
     incarnation: dict[SiteId, int] = field(default_factory=dict)
     highest: dict[SiteId, int] = field(default_factory=dict)
     seen: dict[SiteId, set[int]] = field(default_factory=dict)
+    said_of_now: dict[SiteId, int] = field(default_factory=dict)
+    """The highest sequence of what it has said of itself."""
     strangers: dict[SiteId, None] = field(default_factory=dict)
 
     def is_new(self, envelope: Envelope, *, insider: bool = True) -> bool:
@@ -62,27 +67,39 @@ class ReplayGuard:
             self.strangers[source] = None
         if known is None or envelope.incarnation > known:
             self.incarnation[source], self.highest[source], self.seen[source] = envelope.incarnation, 0, set()
+            self.said_of_now[source] = 0
         elif envelope.incarnation < known:
             return False
         seen, highest = self.seen[source], self.highest[source]
         if sequence in seen or sequence <= highest - REPLAY_WINDOW:
             return False
+        if self.is_outdated(envelope):
+            return False
         seen.add(sequence)
+        if isinstance(envelope.message, OF_NOW):
+            self.said_of_now[source] = sequence
         if sequence > highest:
             self.highest[source] = sequence
             if len(seen) > 2 * REPLAY_WINDOW:
                 self.seen[source] = {one for one in seen if one > sequence - REPLAY_WINDOW}
         return True
 
+    def is_outdated(self, envelope: Envelope) -> bool:
+        """This start of the source has said something later of itself."""
+        source = envelope.source
+        same = isinstance(envelope.message, OF_NOW) and envelope.incarnation == self.incarnation.get(source)
+        return same and envelope.sequence < self.said_of_now[source]
+
     def forget(self, source: SiteId) -> None:
         """It was not this site that spoke: what it says itself is new."""
-        for known in (self.incarnation, self.highest, self.seen, self.strangers):
+        for known in (self.incarnation, self.highest, self.seen, self.said_of_now, self.strangers):
             known.pop(source, None)
 
     def _make_room(self) -> None:
         if len(self.strangers) >= STRANGERS_MAX:
             oldest = next(iter(self.strangers))
             del self.strangers[oldest], self.incarnation[oldest], self.highest[oldest], self.seen[oldest]
+            del self.said_of_now[oldest]
 
 
 class LinkStateTable:

@@ -132,7 +132,9 @@ class Router:
         if source == neighbour:
             return self._near.is_new(envelope, insider=insider)
         begun = self._near.incarnation.get(source, 0)
-        return envelope.incarnation >= begun and self._guard.is_new(envelope, insider=insider)
+        if envelope.incarnation < begun or self._near.is_outdated(envelope):
+            return False
+        return self._guard.is_new(envelope, insider=insider)
 
     def _receive_flooded(
         self, neighbour: SiteId, envelope: Envelope, own_up: tuple[SiteId, ...]

@@ -26,8 +26,6 @@ class Joining:
         """The last one that is in the history."""
         self._answered_in = 0
         """The scheduler's term of the last answer."""
-        self._answered_at = 0
-        """The epoch of its roster then."""
         self._asked_for_worker = False
         """It has asked with the model of the worker that is there."""
         self._outbox = outbox
@@ -60,7 +58,6 @@ class Joining:
             versions=facts.versions,
             lineage=lineage,
             answered_in=self._answered_in,
-            answered_at=self._answered_at,
             unsaved_in=unsaved_in,
         )
 
@@ -69,8 +66,7 @@ class Joining:
         outbox = self._outbox
         if answer.incarnation != outbox.facts.incarnation or self._is_about_a_former_worker(answer):
             return ""
-        if answer.term:
-            self._answered_in, self._answered_at = answer.term, answer.epoch
+        self._answered_in = answer.term or self._answered_in
         self.answer = Cause.ADMISSION.told() if answer.accepted else Why(by_code(answer.cause), answer.reason)
         if answer.accepted or answer.reason == self._refusal:
             return ""

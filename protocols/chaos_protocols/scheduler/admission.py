@@ -84,7 +84,7 @@ class Admission:
 
     def join_requested(self, site: SiteId, request: JoinRequest, *, now_s: float) -> JoinAnswer:
         answer = self._join_answer(site, request, now_s)
-        return msgspec.structs.replace(answer, term=self._facts.term, epoch=self._facts.roster.epoch)
+        return msgspec.structs.replace(answer, term=self._facts.term)
 
     def _join_answer(self, site: SiteId, request: JoinRequest, now_s: float) -> JoinAnswer:
         answer = self._known(site, request) or self._negotiated(site, request) or self._judge(site, request)

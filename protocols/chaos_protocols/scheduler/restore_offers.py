@@ -57,8 +57,6 @@ class RestoreOffers:
         """Sites of the roster whose workers have said which round they are at, and what is on their disks."""
         self._join_requests: dict[SiteId, JoinRequest] = {}
         """The same of sites outside."""
-        self._void_at: dict[SiteId, int] = {}
-        """The roster's epoch when what a site had said was last of no worth any more."""
 
     @property
     def state_requests(self) -> Mapping[SiteId, StateRequest]:
@@ -72,17 +70,12 @@ class RestoreOffers:
         self._state_requests[site] = request
 
     def outside(self, site: SiteId, request: JoinRequest) -> None:
-        """What a start that was in the roster says counts from its answer to this term on, and from one after it was
-        out again: what it asked before it was let in may come late, or again, and this daemon may have been started
-        since."""
-        last = max((gone.incarnation for gone in self._facts.roster.departed if gone.site == site), default=-1)
-        if request.incarnation > last or (request.incarnation == last and self._is_of_now(site, request)):
+        """What a start that was in the roster says counts from its answer to this term on: what it asked before it was
+        let in may come late, or again, and this daemon may have been started since."""
+        facts = self._facts
+        last = max((gone.incarnation for gone in facts.roster.departed if gone.site == site), default=-1)
+        if request.incarnation > last or (request.incarnation == last and request.answered_in == facts.term):
             self._join_requests[site] = request
-
-    def _is_of_now(self, site: SiteId, request: JoinRequest) -> bool:
-        if request.answered_in != self._facts.term:
-            return False
-        return not request.answered_at or request.answered_at > self._void_at.get(site, 0)
 
     def stays_outside(self, site: SiteId) -> None:
         """It does not want to join any more."""
@@ -91,7 +84,6 @@ class RestoreOffers:
     def is_void(self, site: SiteId) -> None:
         """It is given another state than it offered, or has one by now and trains: what it said before is of no worth,
         also where it comes late. It asks again when it has to."""
-        self._void_at[site] = self._facts.roster.epoch
         self._state_requests.pop(site, None)
         self._join_requests.pop(site, None)
 

@@ -121,8 +121,6 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lineage: Count = 0  # as in StateRequest
     answered_in: Count = 0
     """Term of the scheduler whose answer it had last; 0: it had none."""
-    answered_at: Count = 0
-    """Epoch of that scheduler's roster then; 0: it had none, or one that does not say it."""
     unsaved_in: Count = 0
     """The lineage in whose first rounds it was there, as its journal knows, and of which no checkpoint was whole on its
     disk yet; 0: there is none, or it does not say."""
@@ -139,8 +137,6 @@ class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Code of the `Cause`, for programs; empty: not told."""
     term: Count = 0
     """Of the scheduler that answers; 0: not told."""
-    epoch: Count = 0
-    """Of its roster; 0: not told."""
 
 
 class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):

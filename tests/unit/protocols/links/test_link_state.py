@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.unit.protocols.one_site import A, B, C, D, roster_of
+import msgspec
+from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, roster_of
 
 from chaos_protocols.links.link_state import LinkStateTable, ReplayGuard
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.control import Envelope, LinkStateAdvertisement
+from chaos_protocols.wire.control import CaughtUp, Envelope, LinkStateAdvertisement, SiteStatus, StateRequest
 from chaos_protocols.wire.versions import NEWEST
 
 
@@ -56,3 +57,32 @@ def test_a_replay_and_an_older_incarnation_are_not_let_through() -> None:
     assert guard.is_new(first)
     assert not guard.is_new(first)
     assert not guard.is_new(report(B, C, up=True, incarnation=1, sequence=9))
+
+
+def said(message: StateRequest | SiteStatus | CaughtUp, *, sequence: int, incarnation: int = 1) -> Envelope:
+    told = report(B, C, up=True, incarnation=incarnation, sequence=sequence)
+    return msgspec.structs.replace(told, destination=A, message=message)
+
+
+def test_an_older_word_of_a_site_on_itself_is_dropped() -> None:
+    guard = ReplayGuard()
+    asks = StateRequest(incarnation=1, worker_round=0, model=MODEL, reason="")
+    status = SiteStatus(incarnation=1, epoch=1, done_round=0, active=True, transfer_bytes=0)
+    other = CaughtUp(round=1, transfer="t", waits=False)
+    assert guard.is_new(said(status, sequence=5))
+    assert not guard.is_new(said(asks, sequence=4)), "it is of before that"
+    assert guard.is_new(said(other, sequence=3)), "which is said once, and of something else"
+    assert guard.is_new(said(asks, sequence=6))
+    assert guard.is_new(said(asks, sequence=1, incarnation=2)), "another start counts anew"
+    assert not guard.is_new(said(status, sequence=7))
+    guard.forget(B)
+    assert guard.is_new(said(asks, sequence=1, incarnation=1))
+
+
+def test_what_others_hand_on_is_dropped_where_the_site_itself_has_said_something_later() -> None:
+    bench = Bench(A, roster_of(A, B, C)).up(B, C)
+    asks = StateRequest(incarnation=1, worker_round=0, model=MODEL, reason="")
+    late, later = bench.envelope(B, asks), bench.envelope(B, asks)
+    router, roster = bench.machine.network.router, bench.machine.roster
+    assert router.receive(B, later, roster=roster, own_up=(B, C)) == (later, [])
+    assert router.receive(C, late, roster=roster, own_up=(B, C)) == (None, [])
