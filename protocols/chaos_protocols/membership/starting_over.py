@@ -156,7 +156,9 @@ class StartingOver:
         replica, now_s = self._replica, self._outbox.now_s
         if replica.raft.leader is None:
             return max(0.0, now_s - replica.leader_seen_s)
-        return 0.0 if replica.leads else replica.raft.leader_silence_s(now_s)
+        if replica.leads:  # which hears no majority, else nothing is asked
+            return now_s - replica.raft.majority_heard_s(now_s)
+        return replica.raft.leader_silence_s(now_s)
 
     def _whole_roster(self) -> Roster:
         """As the whole log has it: its end may have been agreed by those that are gone, and known to nobody here."""

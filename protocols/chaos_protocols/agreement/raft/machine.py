@@ -187,8 +187,7 @@ class RaftMachine:
         return self._core.log.term_at(index)
 
     def match_index(self, site: SiteId) -> int:
-        """Leader only: up to where `site` is known to hold the log; 0 for unknown sites and on others than the
-        leader."""
+        """Up to where `site` is known to hold the log; 0 for unknown sites, and where this one does not lead."""
         core = self._core
         if core.role is not Role.LEADER:
             return 0
@@ -198,9 +197,12 @@ class RaftMachine:
         return 0 if progress is None else progress.match_index
 
     def quorum_contact(self, now_s: float) -> bool:
-        """Leader: a majority of voters (itself included) answered within an election timeout. Others: a leader was
-        heard within one."""
+        """Within an election timeout a leader heard a majority, itself included; any other site a leader."""
         return election.hears_leader(self._core, now_s)
+
+    def majority_heard_s(self, now_s: float) -> float:
+        """Leader only: when a majority of the voters, itself included, was last heard."""
+        return replication.majority_heard_s(self._core, now_s)
 
     def leader_silence_s(self, now_s: float) -> float:
         """How long the leader was not heard; endless where none is known, 0 on the leader itself."""
@@ -348,8 +350,7 @@ class RaftMachine:
         if self.configuration_pending and not self._alone_in_every_majority(configuration):
             return f"the configuration change at index {core.log.configuration_index} is not committed yet"
         for site in sorted(set(configuration.voters) - {core.site, *core.voters}):
-            # Thesis 4.2.1: a voter that is far behind is a gap in availability; one without any log has no say
-            # (`election.py`).
+            # Thesis 4.2.1: a voter far behind is a gap in availability; one without a log has no say (`election.py`).
             if self.match_index(site) < core.log.configuration_index:
                 return f"{site} must catch up as a learner before it votes"
         return ""

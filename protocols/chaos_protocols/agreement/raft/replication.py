@@ -146,6 +146,12 @@ def missing_voters(core: Core, now_s: float) -> tuple[SiteId, ...]:
     return tuple(site for site in core.voters if site != core.site and core.progress[site].contact_s <= oldest_s)
 
 
+def majority_heard_s(core: Core, now_s: float) -> float:
+    """Leader only: when so many voters were last heard that with itself they are a majority."""
+    contacts = [now_s if site == core.site else core.progress[site].contact_s for site in core.voters]
+    return sorted(contacts, reverse=True)[majority(len(contacts)) - 1]
+
+
 def quorum_contact(core: Core, now_s: float) -> bool:
     """Leader only: a majority, itself included if it is a voter, was heard within an election timeout."""
     return len(core.voters) - len(missing_voters(core, now_s)) >= majority(len(core.voters))

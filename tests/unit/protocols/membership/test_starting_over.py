@@ -9,11 +9,13 @@ import pytest
 from tests.rigs.keys import RigKeys
 from tests.unit.protocols.follower import of
 from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, C, D, E, heartbeat, moving, records, roster_of
+from tests.unit.protocols.scheduler.scheduler_kit import elect, lose
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import RoundResolved, decode_roster, encode_command
 from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft.messages import HEAD_BYTES, LogEntry
+from chaos_protocols.causes import Cause
 from chaos_protocols.effects import AnswerRequest, Record, StartOver, StopDaemon
 from chaos_protocols.events import CheckpointsFound
 from chaos_protocols.membership.recovered_runs import HEARD_MAX, TOLD_OF_EACH_MAX
@@ -89,6 +91,22 @@ def test_a_run_that_has_a_scheduler_is_not_recovered() -> None:
     bench = Bench(A, roster_of(A, B, run_id=RUN), voters=(A,), ring=KeyRing(RigKeys(A)))
     bench.up(B).wait(1.0)
     assert "this site schedules the run" in refusal(give_up(bench, B))
+
+
+def test_one_of_two_voters_that_was_elected_just_before_the_other_was_lost_says_so_and_may_be_recovered() -> None:
+    """It stays the leader, since nobody else can be elected, and can have nothing agreed (guest seed 6006480)."""
+    bench = Bench(A, roster_of(A, B, run_id=RUN), voters=(A, B), ring=KeyRing(RigKeys(A)))
+    bench.handle(events.WorkerReady(model=MODEL, round=ROUND))
+    elect(bench.up(B), at_work=False)
+    lose(bench, B)
+    assert "this site schedules the run" in refusal(give_up(bench, B))
+    bench.wait(5.0)
+    why = bench.machine.participation.pause.why()
+    assert why is not None and why.cause is Cause.NO_QUORUM and "cannot reach" in why.text
+    assert "was heard 5 s ago; ask again when none was heard for 10 s" in refusal(give_up(bench, B))
+    bench.wait(QUIET_FACTOR * bench.machine.settings.failure_timeout_s)
+    assert bench.machine.scheduler.leading
+    (_,) = of(give_up(bench, B), StartOver)
 
 
 def test_it_takes_a_while_without_a_scheduler() -> None:
