@@ -243,14 +243,15 @@ class AgreementOracle:
             self._pending[node.site] = pending
             self._overlap(node, core.log.configurations_since(committed))
 
+    def _has_voted(self, site: str, term: int, candidate: str) -> bool:
+        """Of a copied machine either daemon may have: the journal of then has neither's vote of now."""
+        promised = self.promises.get(site, Promises())
+        return candidate in (promised.votes.get(term), promised.older_votes.get(term))
+
     def _elected(self, node: Node, core: Any) -> None:
         """A majority of its voters has voted for it, and it has all that was committed in earlier terms."""
         voters = core.log.configuration.voters
-        gave = [
-            site
-            for site in voters
-            if site == node.site or self.promises.get(site, Promises()).votes.get(core.term) == node.site
-        ]
+        gave = [site for site in voters if site == node.site or self._has_voted(site, core.term, node.site)]
         if len(gave) < len(voters) // 2 + 1:
             self._fail(1, f"{node.name} leads term {core.term} with the votes of {gave}, its voters are {voters}")
         for index in range(core.log.base_index + 1, self.last + 1):
