@@ -110,6 +110,10 @@ class AgreementOracle:
         entry = self._on_older
         return f"entry {entry} was committed with the journal of a daemon that had been copied before" if entry else ""
 
+    def is_copied(self, site: str) -> bool:
+        """There were two daemons with its key."""
+        return site in self._older
+
     def _is_older(self, node: Node) -> bool:
         return self._older.get(node.site) is node.disk
 

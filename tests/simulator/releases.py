@@ -55,6 +55,9 @@ def spoken(node: Node) -> Versions:
 
 
 def cannot_read(world: World, neighbour: str) -> bool:
-    """Whether the daemon that runs there would take a word that names its run for forged."""
+    """Whether the daemon that runs there would take a word that names its run for forged. Of a copied machine either
+    one may be meant, and only one be upgraded."""
     node = world.nodes.get(neighbour)
+    if world.oracles.agreement.is_copied(neighbour):
+        return False
     return node is not None and node.machine is not None and node.machine.facts.versions == FORMER
