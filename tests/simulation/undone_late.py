@@ -334,7 +334,9 @@ LATE = (
         row=66,
         patches=(
             Patch(
-                "chaos_protocols.state.machine:WorkerState.worker_loaded", "self._reached.holds(loaded.lineage)", "pass"
+                "chaos_protocols.state.machine:WorkerState.worker_loaded",
+                "self._reached.holds(loaded.lineage, round_number, self._membership.roster)",
+                "pass",
             ),
         ),
         test="test_lineage:test_a_state_in_which_no_round_was_done_since_is_offered_as_one_of_its_own_history",

@@ -99,10 +99,9 @@ def hear(node: Node, event: Any) -> None:
     node.handle(event)
     if generation != node._generation or node.machine is None:
         return
-    there = node.machine.reachable()
-    if any(leaver not in there for leaver in leavers.values()):
+    if any(leaver not in node.machine.reachable() for leaver in leavers.values()):
         return  # it is released now, which is agreed like any change
-    over = {name for name, joiner in ways.items() if joiner not in there}
+    over = {name for name, joiner in ways.items() if joiner not in node.machine.reachable()}
     before, after = _without(before, over), _without(believed(node, guest), over)
     if after != before:
         changed = [(one, other) for one, other in zip(before, after, strict=True) if one != other]

@@ -14,6 +14,7 @@ from chaosd.metrics import Metrics
 from chaosd.monitor import link_meter as measuring
 from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import ProbeError, ProbeResult
+from chaosd.transport.send_limit import SendLimit
 
 A, B = SiteId("a" * 32), SiteId("b" * 32)
 MIB = 1 << 20
@@ -44,6 +45,7 @@ class Links:
 
     def __init__(self) -> None:
         self.sent: list[tuple[SiteId, IperfHeader]] = []
+        self.send_limit = SendLimit()
 
     async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: bytes = b"") -> None:
         self.sent.append((site, msgspec.msgpack.decode(header, type=IperfHeader)))
@@ -54,7 +56,7 @@ def meter(
 ) -> LinkMeter:
     """Site A is of the run, nobody else."""
     stand_in: Any = probe
-    transport: Any = links
+    transport: Any = links or Links()
     return LinkMeter(
         stand_in,
         transport,
@@ -132,3 +134,14 @@ async def test_a_link_that_was_busy_lately_is_not_probed_until_that_is_stale(clo
 
 async def test_where_probing_is_off_nothing_is_measured(clock: list[float]) -> None:
     assert await meter(Probe(), "off").measure(A) == (0.0, "probing is off")
+
+
+@pytest.mark.parametrize(("limit", "told"), [(0.0, 5e6), (2e6, 5e6), (8e6, 8e6), (25e6, 25e6), (26e6, 5e6)])
+async def test_a_burst_that_had_a_share_of_what_this_site_sends_at_most_tells_of_all_of_it(
+    clock: list[float], limit: float, told: float
+) -> None:
+    """Rounds have the rest; what the link carries in truth, if that is less, they show."""
+    links = Links()
+    links.send_limit.rate_bytes_per_s = limit
+    rate, how = await meter(Probe(), links=links).measure(A)
+    assert rate == told and ("sends at most" in how) == (told != 5e6)
