@@ -18,6 +18,7 @@ from chaos_lab.processes import Processes
 from chaos_lab.scenario import ActionSpec, LinkSpec
 from chaos_lab.site import LabSite
 from chaos_lab.watching import Incident, Watch
+from chaos_protocols.scheduler.admission import LINK_IS_CHANGING
 from chaosd.api.client import LocalClient
 from chaosd.api.status import Outcome
 
@@ -199,10 +200,12 @@ class Script:
         exists = any(set(pair) == {one.name, other.name} for pair in network.links)
         if add and not (exists and action.rate_mbit is None):
             network.add_link(_link_of(action))
-        answer = self._pool.submit(_change_link, one.client, other.identity.site, add)
-        while not answer.done():
-            yield
-        outcome = answer.result()
+        outcome = None
+        while outcome is None or outcome.reason == LINK_IS_CHANGING:  # a link that came back is agreed on anew
+            answer = self._pool.submit(_change_link, one.client, other.identity.site, add)
+            while not answer.done():
+                yield
+            outcome = answer.result()
         incident.duration_s = outcome.duration_s
         if not outcome.done and self.played:
             return f"not done: {outcome.reason}"  # without the site that was killed, the overlay needs this link

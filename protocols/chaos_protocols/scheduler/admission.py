@@ -43,6 +43,8 @@ from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest
 TURNED_BACK_MAX = 256
 """Sites that asked to join and then to leave before they were admitted, remembered for a request that is late."""
 
+LINK_IS_CHANGING = "another change of this link is under way; ask again in a moment"
+
 
 class TurnedBack:
     """Starts of sites that left before they were admitted: a request of theirs to join may still be under way.
@@ -252,7 +254,7 @@ class Admission:
         running = next((one for one in self._negotiations.of(LinkNegotiation) if one.key == key), None)
         if running is not None:
             same = running.request == asked
-            return None if same else answer(False, "another change of this link is under way; ask again in a moment")
+            return None if same else answer(False, LINK_IS_CHANGING)
         existing = roster.link(site, other)
         if request.add:
             if existing is not None:
