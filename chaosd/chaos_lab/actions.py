@@ -18,9 +18,12 @@ from chaos_lab.processes import Processes
 from chaos_lab.scenario import ActionSpec, LinkSpec
 from chaos_lab.site import LabSite
 from chaos_lab.watching import Incident, Watch
-from chaos_protocols.scheduler.admission import LINK_IS_CHANGING
+from chaos_protocols.scheduler.admission import LINK_IS_CHANGING, NO_SUCH_LINK
 from chaosd.api.client import LocalClient
 from chaosd.api.status import Outcome
+
+COMES_BACK_S = 20.0
+"""A link that was cut is redialled and agreed on anew; so long it is waited for before it is said that it is none."""
 
 Steps = Generator[None, None, str]
 """Yields until done; returns what came of it."""
@@ -200,8 +203,9 @@ class Script:
         exists = any(set(pair) == {one.name, other.name} for pair in network.links)
         if add and not (exists and action.rate_mbit is None):
             network.add_link(_link_of(action))
-        outcome = None
-        while outcome is None or outcome.reason == LINK_IS_CHANGING:  # a link that came back is agreed on anew
+        comes_back = {LINK_IS_CHANGING, NO_SUCH_LINK} if exists and not add else {LINK_IS_CHANGING}
+        outcome, until_s = None, time.monotonic() + COMES_BACK_S
+        while outcome is None or (outcome.reason in comes_back and time.monotonic() < until_s):
             answer = self._pool.submit(_change_link, one.client, other.identity.site, add)
             while not answer.done():
                 yield

@@ -43,6 +43,7 @@ from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest
 TURNED_BACK_MAX = 256
 """Sites that asked to join and then to leave before they were admitted, remembered for a request that is late."""
 
+NO_SUCH_LINK = "there is no such link"
 LINK_IS_CHANGING = "another change of this link is under way; ask again in a moment"
 
 
@@ -262,7 +263,7 @@ class Admission:
             self._negotiations.connect(site, other, request=asked, cause=request.reason, now_s=now_s)
             return None
         if existing is None:
-            return answer(False, "there is no such link")
+            return answer(False, NO_SUCH_LINK)
         left = [link for link in roster.links if link.key != existing.key]
         if not connects(roster.member_ids(), roster.learner_ids(), left):
             return answer(False, SPLITS_OVERLAY)
