@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from chaos_protocols.agreement.roster import LinkRecord
-from chaos_protocols.agreement.views import LinkKey, Planner, SourceFacts
+from chaos_protocols.agreement.views import LinkKey, Planner
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.plans import ReplicationPlan, SyncPlan
+from chaos_protocols.wire.plans import SyncPlan
 
 Uplinks = Mapping[SiteId, float]
 """Bytes per second that a site sends over all its links together at most; who is not named has no limit."""
@@ -23,7 +23,7 @@ class UplinkPlanner:
     def __init__(self, planner: Planner, known: Callable[[], Uplinks]) -> None:
         self._planner = planner
         self._known = known
-        self.all_sites = planner.all_sites
+        self.all_sites, self.replicate = planner.all_sites, planner.replicate
 
     def sync(
         self,
@@ -41,22 +41,3 @@ class UplinkPlanner:
         self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord], uplinks: Uplinks | None = None
     ) -> float:
         return self._planner.rate_bytes_per_s(plan, links, self._known() if uplinks is None else uplinks)
-
-    def replicate(
-        self,
-        *,
-        transfer: str,
-        joiner: SiteId,
-        round_number: int,
-        state_bytes: int,
-        shard_bytes: int,
-        sources: tuple[SourceFacts, ...],
-    ) -> ReplicationPlan:
-        return self._planner.replicate(
-            transfer=transfer,
-            joiner=joiner,
-            round_number=round_number,
-            state_bytes=state_bytes,
-            shard_bytes=shard_bytes,
-            sources=sources,
-        )

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from tests.rigs.virtual_time import run
+from tests.unit.daemon.transport.test_link import Written
 
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaosd.transport.connection import PeerConnection
@@ -118,17 +119,6 @@ def test_who_goes_away_costs_the_others_nothing() -> None:
         assert [name for name, _, _ in sending.went] == ["here"] or sending.bytes_of("gone") == 10_000_000
 
     run(main)
-
-
-class Written:
-    """A channel that keeps what is handed over together."""
-
-    def __init__(self) -> None:
-        self.is_open, self.paused = True, False
-        self.writes: list[bytes] = []
-
-    def write(self, *parts: bytes | memoryview) -> None:
-        self.writes.append(b"".join(parts))
 
 
 class Owner:
