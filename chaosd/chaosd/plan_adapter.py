@@ -6,11 +6,11 @@ even split.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 
 from chaos_planner.overlay.choice import choose, policy_named
+from chaos_planner.overlay.graph import Overlay
 from chaos_planner.overlay.policies import ReplicationFacts, plan_replication
 from chaos_planner.overlay.shards import ranges, seconds_per_shard, shards_of
 from chaos_planner.overlay.trees import LinkFacts
@@ -23,6 +23,10 @@ RATE_UNKNOWN_BYTES_PER_S = 12.5e6
 """100 Mbit/s: the low end of the Chaos paper's links (section VI-A)."""
 
 
+def _facts(rate_bytes_per_s: float, rtt_s: float) -> LinkFacts:
+    return LinkFacts(rate_bytes_per_s=rate_bytes_per_s or RATE_UNKNOWN_BYTES_PER_S, latency_s=rtt_s / 2)
+
+
 @lru_cache(maxsize=4096)
 def _sync(
     averaging: str,
@@ -31,10 +35,7 @@ def _sync(
     links: tuple[tuple[LinkKey, float, float], ...],
     uplinks: tuple[tuple[SiteId, float], ...],
 ) -> SyncPlan:
-    facts: dict[tuple[str, str], LinkFacts] = {
-        key: LinkFacts(rate_bytes_per_s=rate or RATE_UNKNOWN_BYTES_PER_S, latency_s=rtt_s / 2)
-        for key, rate, rtt_s in links
-    }
+    facts: dict[tuple[str, str], LinkFacts] = {key: _facts(rate, rtt_s) for key, rate, rtt_s in links}
     planned = choose(policy_named(averaging), members, facts, dict(uplinks), learners=listeners)
     trees = tuple(
         Tree(
@@ -100,19 +101,18 @@ class DaemonPlanner:
         self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord], uplinks: Mapping[SiteId, float] | None = None
     ) -> float:
         """Of the plan, over these links; a rate that is not known is taken as in `sync`."""
-        carried: dict[LinkKey, float] = {}
-        sent: dict[SiteId, float] = {}
-        for each in plan.trees:
-            for child, parent in each.parent:
-                key = link_key(child, parent)
-                carried[key] = carried.get(key, 0.0) + each.weight
-                for site in key:
-                    sent[site] = sent.get(site, 0.0) + each.weight
-        if any(key not in links for key in carried):
+        used = {link_key(*pair) for each in plan.trees for pair in each.parent}
+        if not used <= links.keys():
             return 0.0
-        rates = [(links[key].rate_bytes_per_s or RATE_UNKNOWN_BYTES_PER_S) / share for key, share in carried.items()]
-        rates += [limit / sent[site] for site, limit in (uplinks or {}).items() if site in sent]
-        return min(rates, default=math.inf)
+        overlay = Overlay(
+            sites=tuple(sorted({site for key in used for site in key})),
+            links={key: _facts(links[key].rate_bytes_per_s, links[key].rtt_s) for key in used},
+            neighbours={},
+            uplinks=dict((uplinks or {}).items()),
+        )
+        return overlay.rate_bytes_per_s(
+            (each.weight, tuple(link_key(*pair) for pair in each.parent)) for each in plan.trees
+        )
 
     def replicate(
         self,

@@ -12,7 +12,7 @@ from chaos_lab.links.shape import UNSHAPED, LinkShape
 from chaos_lab.links.shaper import LinkShaper
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.link import Link, SocketLinkPhase
-from chaosd.transport.stream import Stream, together
+from chaosd.transport.stream import Stream, take_together
 
 FORGED_RECORD = bytes((23, 3, 3, 0, 64)) + bytes(64)
 """Header of a TLS 1.3 record of 64 bytes (RFC 8446, section 5.2) whose content fails its check."""
@@ -33,9 +33,7 @@ class LabStream(Stream):
         if shaper is None:
             await super().write_next(pieces)
             return
-        taken = together(pieces)
-        for _ in taken:
-            pieces.popleft()
+        taken = take_together(pieces)
         data = taken[0] if len(taken) == 1 else b"".join(taken)
         self._lab_link.progress.sent_bytes += len(data)
         await shaper.bulk(self.connection, data)

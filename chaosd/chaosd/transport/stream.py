@@ -117,7 +117,7 @@ class Stream:
                 await self._give_way()
             begun_s = loop.time()
             if self._ahead is not None:
-                self._ahead.keep(loop.time())
+                self._ahead.keep(begun_s)
             await self.write_next(pieces)
             if not averaging:
                 self._piece_s = loop.time() - begun_s
@@ -130,9 +130,7 @@ class Stream:
             if channel.paused or not channel.is_open:
                 await channel.room()
                 continue
-            taken = together(pieces)
-            for _ in taken:
-                pieces.popleft()
+            taken = take_together(pieces)
             channel.write(*taken)
             self._link.progress.sent_bytes += sum(map(len, taken))
             if len(taken[-1]) == PIECE_BYTES or pieces:
@@ -160,6 +158,11 @@ def together(pieces: deque[bytes | memoryview]) -> list[bytes | memoryview]:
     """What is written at once: a header goes with what follows it; alone it would wake the far end for nothing."""
     first = pieces[0]
     return [first, pieces[1]] if isinstance(first, bytes) and len(pieces) > 1 else [first]
+
+
+def take_together(pieces: deque[bytes | memoryview]) -> list[bytes | memoryview]:
+    """What is written at once, which is no longer among the pieces."""
+    return [pieces.popleft() for _ in together(pieces)]
 
 
 def cut_first(pieces: deque[bytes | memoryview], size_bytes: int) -> None:

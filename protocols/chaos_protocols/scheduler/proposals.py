@@ -74,6 +74,7 @@ class Situation:
     banned: frozenset[SiteId] = frozenset()
     """Whom most members want out."""
     uplinks: Uplinks = field(default_factory=dict)
+    """What sites send at most, where they have said so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

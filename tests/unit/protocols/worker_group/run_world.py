@@ -93,7 +93,7 @@ class RunWorld(World):
         elif idle and self.has is not None and self.has < self.round:
             found.append(("bring", 0))
         elif idle and not self.active:
-            found += [("train", 0)] * (not self.late) + [("snapshot", 0)] * (not self.late)
+            found += [("train", 0), ("snapshot", 0)] * (not self.late)
             if self.others and self.round < self.last - 1:
                 found.append(("go_on", 0))
         elif idle and self.given is not None:
