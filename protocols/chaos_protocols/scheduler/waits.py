@@ -33,7 +33,7 @@ class WaitsWatch:
         self._facts, self._reports, self._pace = facts, reports, pace
         self._round = 0
         self._since: dict[SiteId, float] = {}
-        """Of those that this round waits for."""
+        """Of those that this round waits for; also where it begins anew. The time counts in which one can give."""
         self._behind: dict[SiteId, float] = {}
         """Members whose daemons have not the newest roster, and since when without a break."""
         self._resting: dict[SiteId, float] = {}
@@ -43,6 +43,8 @@ class WaitsWatch:
         self._named: frozenset[str] = frozenset()
         """Who was said to be waited for."""
         self._look_s = self._tell_s = float("-inf")
+        self._looked_s = 0.0
+        """When it looked last."""
         self._empty: tuple[int, float, float] | None = None
         """The round to which nobody has anything to give, since when, and when that was seen last; None: none is."""
         self._nobody_gave = False
@@ -57,10 +59,12 @@ class WaitsWatch:
         self._note_rests(reports, now_s)
         self._note_behind(reports, now_s)
         tag = self._note_waits(reports, now_s)
+        self._looked_s = now_s
         stuck = self._stuck(tag, reports, now_s)
         behind = self._behind_of(tag, reports)
-        reasons = {site: reason for site, (_, reason) in stuck.items() if site not in self._since}
-        since = {**{site: since_s for site, (since_s, _) in stuck.items()}, **self._since, **behind}
+        missing = self._since if tag is not None else {}
+        reasons = {site: reason for site, (_, reason) in stuck.items() if site not in missing}
+        since = {**{site: since_s for site, (since_s, _) in stuck.items()}, **missing, **behind}
         reasons |= {site: BEHIND if site in reports else UNREPORTED for site in behind}
         waits = _named(since, reasons, now_s)
         overdue = any(self._is_overdue(one, now_s) for one in waits)
@@ -142,8 +146,12 @@ class WaitsWatch:
         given = [report.open for report in training if report.open is not None and report.gave]
         self._nobody_gave = not given
         newest: Tag | None = max(given or begun, key=lambda tag: (tag.round, tag.epoch), default=None)
-        if newest is None or self._facts.roster.resolving or newest.round <= self._facts.done_round:
+        if self._round <= self._facts.done_round:
             self._since.clear()
+        if newest is None or self._facts.roster.resolving:  # it begins anew: for that time nobody is to blame
+            self._since = {site: since_s + now_s - self._looked_s for site, since_s in self._since.items()}
+            return None
+        if newest.round <= self._facts.done_round:
             return None
         if given and self._stands[0] != self._facts.done_round:
             self._stands = (self._facts.done_round, now_s)

@@ -102,6 +102,27 @@ def test_what_holds_up_a_round_that_stands_for_long_already_is_told_of_sooner() 
     assert found[-1][1].waits[0].seconds < SETTINGS.waits_told_s
 
 
+def test_a_round_that_begins_anew_again_and_again_waits_for_the_same_site_and_no_longer() -> None:
+    """A link flaps while a script hangs: each time its site was waited for anew, and the others stood with it."""
+    bench = scheduler(A, B, C)
+    roster, stood_s = bench.machine.roster, 0.0
+    for epoch in range(EPOCH, EPOCH + 5):
+        (view,) = roster.views
+        views = (msgspec.structs.replace(view, epoch=epoch),)
+        bench.machine.replica.install(msgspec.structs.replace(roster, epoch=epoch, views=views, resolving=False))
+        tag = Tag(epoch=epoch, round=1)
+        of_epoch = {"b": report(gave=True, open=tag), "c": report(gave=False, open=tag)}
+        of_epoch = {site: msgspec.structs.replace(one, epoch=epoch) for site, one in of_epoch.items()}
+        last = told(bench, 3.0, **of_epoch)[-1][1]
+        stood_s += 3.0
+        assert [one.site for one in last.waits] == [C]
+        assert stood_s - 1.0 <= last.waits[0].seconds <= stood_s + 0.5, "the time in which nobody can give is not counted"
+        bench.machine.replica.install(msgspec.structs.replace(bench.machine.roster, resolving=True))
+        closed = {site: msgspec.structs.replace(one, open=None, gave=False) for site, one in of_epoch.items()}
+        told(bench, 2.0, **closed)
+    assert last.waits[0].seconds >= last.limit_s == SETTINGS.straggler_min_s
+
+
 def test_a_member_that_has_not_reported_is_waited_for_too() -> None:
     bench = scheduler(A, B, C)
     found = told(bench, SETTINGS.waits_told_s + 1.0, b=report(gave=True))
