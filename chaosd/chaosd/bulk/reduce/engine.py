@@ -88,7 +88,6 @@ class ReduceEngine:
         self._memory: RoundMemory | None = None
         self._fetching: FetchMemory | None = None
         self._arrivals = Arrivals()
-        self._announced: dict[SiteId, tuple[bytes, BulkHeader]] = {}
         self._deferred = Deferred()
 
     # -- the worker's vector -------------------------------------------------------------------------------------------
@@ -214,7 +213,7 @@ class ReduceEngine:
         """Where the payload of this frame goes; None: nobody needs it."""
         try:
             message = decode_bulk_header(header)
-            self._announced[site] = (header, message)
+            self._arrivals.announced[site] = (header, message)
             place = self._place(site, message)
             return self._begin(site, place, size_bytes) if place is not None else None
         except RemoteProtocolError as error:
@@ -224,7 +223,7 @@ class ReduceEngine:
     def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
         """A frame is complete."""
         try:
-            known, message = self._announced.pop(site, (b"", None))
+            known, message = self._arrivals.announced.pop(site, (b"", None))
             if message is None or known != header:  # a frame without a payload was not announced
                 message = decode_bulk_header(header)
             self._message(site, message, payload is not None)

@@ -24,7 +24,7 @@ from chaos_protocols.rounds.reduce import (
     ResultRef,
     whole_chunks,
 )
-from chaos_protocols.wire.bulk import ChunkDown, ChunkUp, ReduceHeader, ResultData
+from chaos_protocols.wire.bulk import BulkHeader, ChunkDown, ChunkUp, ReduceHeader, ResultData
 from chaos_protocols.wire.plans import Tag
 from chaosd.bulk.reduce.bounds import RoundBounds
 from chaosd.bulk.reduce.results import Result, result_frame
@@ -235,6 +235,8 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._incoming: dict[SiteId, Incoming] = {}
+        self.announced: dict[SiteId, tuple[bytes, BulkHeader]] = {}
+        """Of the frame that is being received: its header, as it came and decoded."""
 
     def begin(
         self, site: SiteId, place: Place, memory: RoundMemory | FetchMemory | None, size_bytes: int
@@ -259,5 +261,6 @@ class Arrivals:
 
     def drop(self, site: SiteId) -> None:
         """Its link is gone."""
+        self.announced.pop(site, None)
         if (incoming := self._incoming.pop(site, None)) is not None:
             incoming.buffer.release()

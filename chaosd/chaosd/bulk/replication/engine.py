@@ -339,6 +339,8 @@ class ReplicationEngine:
         self._links.discard(site)
         self._outbox.link_lost(site)
         self._source.link_lost(site)
+        for key in [key for key in self._announced if key[0] == site]:
+            del self._announced[key]  # what was under way never becomes whole
         if self._fetch is not None:
             for key in [key for key in self._fetch.incoming if key[0] == site]:
                 self._forget(self._fetch, *key)
