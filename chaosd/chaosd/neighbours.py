@@ -44,7 +44,7 @@ class Neighbours:
             return KeptOut("banned from the run")
         if refusal := conduct.why_not(site):
             return KeptOut(refusal)
-        if not conduct.has_room(site, self._driver.machine.links.up_sites()):
+        if not conduct.has_room(site, self._driver.transport.linked_sites()):
             return KeptOut(f"{GUESTS_LINKED_MAX} sites outside the run are linked already")
         origin = self._driver.machine.facts.origin
         if self._open_to_all or site in self._trust or site in roster.site_ids():

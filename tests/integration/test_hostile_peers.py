@@ -13,6 +13,7 @@ import ssl
 import struct
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -37,7 +38,9 @@ from chaos_protocols.wire.handshake import (
     Verdict,
 )
 from chaos_protocols.wire.versions import NEWEST, OLDEST
+from chaosd.conduct import Conduct
 from chaosd.identity import Identity
+from chaosd.neighbours import Neighbours
 from chaosd.transport.handshake import DialerHandshake, encode
 from chaosd.transport.settings import HANDSHAKES_MAX
 from chaosd.transport.tls import client_context
@@ -100,6 +103,38 @@ def test_a_recorded_proof_opens_no_second_door(loop_kind: str, tmp_path: Path) -
         first = await knock(b, recorded)
         assert first is not None and first.code == "accepted"
         assert await knock(b, lambda _: kept[0]) == FIXED_REFUSAL
+        await close(b)
+
+    run(loop_kind, main)
+
+
+@pytest.mark.parametrize("loop_kind", LOOPS)
+def test_guests_that_never_complete_their_links_take_no_more_room_than_others(
+    loop_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where every proven site may connect, keys cost nothing."""
+    monkeypatch.setattr("chaosd.conduct.GUESTS_LINKED_MAX", 3)
+
+    async def main() -> None:
+        b = transport_rig.Site(tmp_path, "b")
+        machine = SimpleNamespace(
+            roster=SimpleNamespace(banned=(), site_ids=tuple), facts=SimpleNamespace(origin=None),
+            link_keys=SimpleNamespace(accepts=b.events.accepts), links=SimpleNamespace(up_sites=tuple),
+        )  # fmt: skip
+        driver: Any = SimpleNamespace(transport=b.transport, conduct=Conduct(lambda _: False), machine=machine)
+        nobody: Any = ()
+        monkeypatch.setattr(b.events, "keeps_out", Neighbours(driver, nobody, open_to_all=True).keeps_out)
+        await start(b)
+        codes, writers = [], []
+        for number in range(5):
+            reader, writer = await tls_stranger(b)
+            body = caller(b, transport_rig.identity(tmp_path, f"guest {number}"))(await read_frame(reader))
+            writer.write(struct.pack("!I", len(body)) + body)
+            codes.append(msgspec.msgpack.decode(await read_frame(reader), type=Verdict).code)
+            writers.append(writer)
+        assert codes == [ACCEPTED] * 3 + [FIXED_REFUSAL.code] * 2
+        for writer in writers:
+            writer.close()
         await close(b)
 
     run(loop_kind, main)

@@ -144,6 +144,10 @@ class Transport:
         up = (link for _, link in sorted(self._links.items()) if link.state is SocketLinkPhase.UP)
         return [link.info(self._identity.site) for link in up]
 
+    def linked_sites(self) -> tuple[SiteId, ...]:
+        """Who has a link, or one that comes up: that costs as much."""
+        return tuple(self._links)
+
     # -- traffic ---------------------------------------------------------------------------------------------------
 
     def send_control(self, site: SiteId, frame: bytes) -> bool:
