@@ -70,7 +70,6 @@ class DemoPage:
         self._closing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="the demo's page", daemon=True)
-        self._runner: web.AppRunner | None = None
         self._address = ""
 
     def __enter__(self) -> DemoPage:
@@ -137,18 +136,14 @@ class DemoPage:
             web.get("/site/{name}", self._site),
             web.post("/v1/wish", self._wish),
         ]
-        self._runner = self._gate.runner(routes)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, HOST, 0).start()
-        self._address = join_address(HOST, self._runner.addresses[0][1])
+        self._address = join_address(HOST, await self._gate.open(routes, HOST, 0))
 
     async def _close(self, reason: str) -> None:
         self._closing = True
         self.visit.refuse_all(reason)
         for viewer in self._viewers:
             viewer.end(*self._shown.values(), message("end", msgspec.json.encode(reason)))
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._gate.close()
 
     def _tell(self, kind: str, value: object) -> None:
         told = message(kind, msgspec.json.encode(value))

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from chaosd.api.answers import BODY_BYTES_MAX, CLOSE_TIMEOUT_S, Handler, errors_as_json, json_answer, refusal
 from chaosd.page.access import Doorkeeper, PageSession, same, why_foreign
+from chaosd.page.connections import PageConnections
 from chaosd.page.feed import Message, Viewer
 
 log = logging.getLogger("chaosd.page")
@@ -61,9 +62,10 @@ class Gate:
 
     def __init__(self, keeper: Doorkeeper, *, cookie: str, reopen: str, assets: Mapping[str, bytes]) -> None:
         self._keeper, self._cookie, self._reopen, self._assets = keeper, cookie, reopen, assets
+        self._connections: PageConnections | None = None
 
-    def runner(self, routes: Iterable[web.RouteDef]) -> web.AppRunner:
-        """A server of these routes, and of those that every page has; to be set up."""
+    async def open(self, routes: Iterable[web.RouteDef], host: str, port: int) -> int:
+        """Serve these routes, and those that every page has; the actual port. Raises OSError."""
         application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard, errors_as_json])
         application.add_routes(
             [
@@ -75,9 +77,19 @@ class Gate:
         )
         quiet = logging.getLogger("chaosd.page.http")
         quiet.setLevel(logging.CRITICAL + 1)  # a request that is no HTTP is answered, not told with a traceback
-        return web.AppRunner(
+        runner = web.AppRunner(
             application, access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
         )
+        connections = PageConnections(runner)
+        found = await connections.open(host, port)
+        self._connections = connections
+        return found
+
+    async def close(self) -> None:
+        """Answers what is under way. Safe to call twice and without `open`."""
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.close()
 
     # -- who asks
 
@@ -95,7 +107,10 @@ class Gate:
             raise refusal(403, "this change was not asked for by the page itself: reload the page and try again")
 
     def _known(self, request: web.Request) -> PageSession | None:
-        return self._keeper.session(request.cookies.get(self._cookie), time.monotonic())
+        session = self._keeper.session(request.cookies.get(self._cookie), time.monotonic())
+        if session is not None and self._connections is not None:
+            self._connections.let_in(request)
+        return session
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:

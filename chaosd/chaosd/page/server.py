@@ -92,7 +92,6 @@ class PageServer:
             door.keeper, cookie=f"chaosd_{site[:8]}", reopen="`chaosd page`", assets=assets_of("chaosd.page")
         )
         self._opening = asyncio.Lock()
-        self._runner: web.AppRunner | None = None
         self.address = ""
         """Where it is open; empty: nowhere."""
 
@@ -115,9 +114,7 @@ class PageServer:
         """Tell the viewers, answer what is under way. Safe to call twice and without `start`."""
         await self._feed.close(reason)
         await self._changes.close()  # who waits for one gets an answer
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._gate.close()
 
     def local_routes(self) -> list[web.RouteDef]:
         """For the unix socket: who may open that may open the page."""
@@ -138,30 +135,25 @@ class PageServer:
     async def _open(self, address: str, *, free_port_else: bool = False) -> None:
         check_loopback(address)
         host, port = split_address(address)
-        runner = self._gate.runner(
-            [
-                web.get("/v1/live", self._live),
-                web.post("/v1/link", self._link),
-                web.post("/v1/leave", self._leave),
-                web.post("/v1/accept", self._let_in),
-                web.post("/v1/block", self._block),
-                web.get("/metrics", self._metrics),
-            ]
-        )
-        await runner.setup()
+        routes = [
+            web.get("/v1/live", self._live),
+            web.post("/v1/link", self._link),
+            web.post("/v1/leave", self._leave),
+            web.post("/v1/accept", self._let_in),
+            web.post("/v1/block", self._block),
+            web.get("/metrics", self._metrics),
+        ]
         try:
             try:
-                await web.TCPSite(runner, host, port).start()
+                found = await self._gate.open(routes, host, port)
             except OSError:
                 if not free_port_else:
                     raise
-                await web.TCPSite(runner, host, 0).start()  # another daemon of this machine has the usual one
+                found = await self._gate.open(routes, host, 0)  # another daemon of this machine has the usual one
         except OSError as error:
-            await runner.cleanup()
             reason = error.strerror or str(error)
             raise OSError(f"cannot listen on {address} for the page: {reason}; choose another address") from error
-        self._runner = runner
-        self.address = self.door.address = join_address(host, runner.addresses[0][1])
+        self.address = self.door.address = join_address(host, found)
 
     # -- what is answered
 
