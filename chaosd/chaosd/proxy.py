@@ -12,6 +12,7 @@ import base64
 import ipaddress
 import re
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -108,8 +109,10 @@ class Proxy:
         return ProxyError(number or 0, f"through the proxy {join_address(self.host, self.port)}: {why}")
 
     def open(self, host: str, port: int, timeout_s: float) -> socket.socket:
-        """A tunnel as a socket that blocks, for threads. Raises ProxyError, and OSError as the socket does."""
+        """A tunnel as a socket that blocks, for threads, within that time. Raises ProxyError, and OSError as the socket
+        does."""
         request = self.request(host, port)
+        until_s = time.monotonic() + timeout_s
         try:
             opened = socket.create_connection((self.host, self.port), timeout=timeout_s)
         except OSError as error:
@@ -118,10 +121,15 @@ class Proxy:
             opened.sendall(request)
             head = b""
             while not self.is_open(head):
+                left_s = until_s - time.monotonic()  # for the whole answer, not for each piece of it
+                if left_s <= 0:
+                    raise TimeoutError
+                opened.settimeout(left_s)
                 got = opened.recv(HEAD_BYTES_MAX)
                 if not got:
                     raise self.failed("it has closed the connection")
                 head += got
+            opened.settimeout(timeout_s)
         except TimeoutError:
             opened.close()
             raise self.failed("it does not answer in time") from None

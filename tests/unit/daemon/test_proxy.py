@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -131,3 +135,26 @@ def test_a_thread_gets_a_tunnel_and_a_wrong_password_is_told(tmp_path: Path) -> 
         there._end()
         with pytest.raises(ProxyError, match=r"through the proxy 127\.0\.0\.1:[0-9]+: Connection refused"):
             connect("far.invalid:1", 5.0, proxy)
+
+
+def test_a_proxy_that_never_comes_to_the_end_of_its_answer_holds_a_thread_no_longer_than_was_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        over = threading.Event()
+
+        def trickle() -> None:
+            taken, _ = listening.accept()
+            with taken, contextlib.suppress(OSError):
+                taken.sendall(b"HTTP/1.1 200 Connection established\r\nVia: ")
+                while not over.wait(0.1):
+                    taken.sendall(b"x")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        began_s = time.monotonic()
+        try:
+            with pytest.raises(ProxyError, match="does not answer in time"):
+                Proxy(host="127.0.0.1", port=listening.getsockname()[1]).open("far.example", 7400, timeout_s=0.5)
+            assert time.monotonic() - began_s < 10.0
+        finally:
+            over.set()
+            thread.join()
