@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from chaos_protocols.wire.encodings import encoding_problem
+from chaos_protocols.wire.state_spec import contribution_problem
 from chaos_protocols.wire.worker import ContributionSpec
 
 log = logging.getLogger("chaosd")
@@ -28,7 +28,7 @@ def read_vector(path: Path) -> ContributionSpec | None:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning("%s cannot be used (%s); it is written again when a worker says hello", path, error)
         return None
-    if problem := encoding_problem(spec.encoding):
+    if problem := contribution_problem(spec):
         log.warning("%s cannot be used (%s); it is written again when a worker says hello", path, problem)
         return None
     return spec

@@ -172,17 +172,22 @@ def spec_problem(state: StateSpec, contribution: ContributionSpec) -> str:
         return f"the state claims {state.size_bytes} bytes, its arrays need {offset}"
     if state.digest != spec_digest(state.tensors):
         return "the digest of the state spec does not fit its arrays"
+    if problem := contribution_problem(contribution):
+        return problem
+    if contribution.encoding != (told := _told(state, FACT, FP32)):
+        return f"the contribution is to travel in {contribution.encoding}, the state says {told}"
+    return ""
+
+
+def contribution_problem(contribution: ContributionSpec) -> str:
+    """The same of what is averaged, by itself."""
     types = [segment.dtype for segment in contribution.segments]
     if types != sorted(types, reverse=True):
         return "float64 segments of a contribution must come first"
     size = sum(DTYPE_BYTES[segment.dtype] * segment.count for segment in contribution.segments)
     if contribution.size_bytes != size:
         return f"the contribution claims {contribution.size_bytes} bytes, its segments need {size}"
-    if problem := encoding_problem(contribution.encoding):
-        return problem
-    if contribution.encoding != (told := _told(state, FACT, FP32)):
-        return f"the contribution is to travel in {contribution.encoding}, the state says {told}"
-    return _bounded_problem(contribution)
+    return encoding_problem(contribution.encoding) or _bounded_problem(contribution)
 
 
 def _bounded_problem(contribution: ContributionSpec) -> str:

@@ -29,3 +29,11 @@ def test_an_encoding_of_a_newer_release_is_told(tmp_path: Path, caplog: pytest.L
     write_vector(tmp_path / "vector.msgpack", msgspec.structs.replace(contribution_spec(3, 5), encoding="int2"))
     assert read_vector(tmp_path / "vector.msgpack") is None
     assert "there is no encoding 'int2'" in caplog.text
+
+
+@pytest.mark.parametrize("size_bytes", [1 << 43, 45])
+def test_a_size_that_its_numbers_do_not_have_is_no_vector(tmp_path: Path, size_bytes: int) -> None:
+    """A damaged file: memory of that size is taken at the start of the daemon."""
+    spec = msgspec.structs.replace(contribution_spec(3, 5), size_bytes=size_bytes)
+    write_vector(tmp_path / "vector.msgpack", spec)
+    assert read_vector(tmp_path / "vector.msgpack") is None
