@@ -40,7 +40,7 @@ BANNED = "{site} was banned from the run, for good: that institution comes back 
 class TrustBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`site`: an id, or the beginning of one that has knocked (`pending`: of these alone) or is listed."""
 
-    site: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{4,64}$")]
+    site: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4,64}\Z")]
     add: bool = True
     pending: bool = False
 

@@ -38,7 +38,8 @@ PARTS_MAX = 1024
 RUN_ID_CHARACTERS = 32
 """A run's id is drawn when it is founded (spec 2.13): 16 bytes in hexadecimal; empty where none is known."""
 
-RUN_ID_PATTERN = rf"^([0-9a-f]{{{RUN_ID_CHARACTERS}}})?$"
+RUN_ID_PATTERN = rf"^([0-9a-f]{{{RUN_ID_CHARACTERS}}})?\Z"
+"""As all patterns of the wire it ends with \\Z: before a `$` a line end would be let through."""
 
 
 def other_run(here: str, there: str) -> bool:

@@ -56,7 +56,7 @@ class OpenPage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class AcceptBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`site`: the whole id of one that waits to be let in."""
 
-    site: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    site: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class Lists(Protocol):

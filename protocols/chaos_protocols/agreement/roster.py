@@ -37,7 +37,7 @@ class SiteRecord(msgspec.Struct, frozen=True, kw_only=True):
     address: Address
     public_key: Annotated[bytes, msgspec.Meta(max_length=32)]
     incarnation: Count
-    state: Annotated[str, msgspec.Meta(pattern="^(learner|member)$")]
+    state: Annotated[str, msgspec.Meta(pattern=r"^(learner|member)\Z")]
     versions: Versions = BEFORE
     """Protocol versions that this incarnation speaks."""
 
@@ -76,7 +76,7 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     site: Site
     incarnation: Count
     last_round: Count
-    cause: Annotated[str, msgspec.Meta(pattern="^(left|failed|banned)$")]
+    cause: Annotated[str, msgspec.Meta(pattern=r"^(left|failed|banned)\Z")]
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
     name: Label = ""
     """Its label (since version 4)."""

@@ -56,7 +56,7 @@ Checks = Annotated[tuple[Check, ...], msgspec.Meta(max_length=1024)]
 """Of the state of the end of the round before; empty for a site that says nothing. 30 kB: fits beside the weights of as
 many sites, so there are none with more (`state_check.CHECKED_SITES_MAX`)."""
 Round = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
-Digest = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
+Digest = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-f]*\Z")]
 Transfer = Annotated[str, msgspec.Meta(max_length=64)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
 BlockHash = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]

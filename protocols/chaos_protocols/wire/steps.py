@@ -13,7 +13,7 @@ STEPS_TOLD_MAX = 256
 """In one heartbeat, the newest first: with 20 sites it takes about 1 KiB."""
 Lost = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 """What an encoding lost, over what was encoded (norms)."""
-Phase = Annotated[str, msgspec.Meta(pattern="^(compute|reduce|update|standby)$")]
+Phase = Annotated[str, msgspec.Meta(pattern=r"^(compute|reduce|update|standby)\Z")]
 
 
 class SiteStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -21,7 +21,7 @@ from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.user_words import Name, Round, RunPaused, RunResumed, RunWarned, StateDiffered, Text
 from chaos_protocols.wire.versions import Software, Version, Versions
 
-Digest = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
+Digest = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-f]*\Z")]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
 Encoding = Annotated[str, msgspec.Meta(max_length=16)]
 HalfDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
@@ -52,7 +52,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """A run of equal numbers inside a contribution. `dtype` is `float32` or `float64`: the type in which it is
     summed."""
 
-    dtype: Annotated[str, msgspec.Meta(pattern="^float(32|64)$")]
+    dtype: Annotated[str, msgspec.Meta(pattern=r"^float(32|64)\Z")]
     count: Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
 
 
@@ -148,7 +148,7 @@ class WorkerResumed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 FIGURES_MAX = 32
 """Names of figures that a daemon keeps of its script."""
-Figure = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,31}$")]
+Figure = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,31}\Z")]
 
 
 class FiguresLogged(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -33,7 +33,7 @@ SPANS_MAX = 4096
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
 Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
-Digest: TypeAlias = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
+Digest: TypeAlias = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-f]*\Z")]
 Key: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 
 

@@ -33,9 +33,7 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
             return drawn.filter(lambda value: (gt is None or value > gt) and (lt is None or value < lt))
         case inspect.StrType(pattern=pattern, min_length=shortest, max_length=limit):
             if pattern is not None:
-                return st.from_regex(pattern.removesuffix("$") + r"\Z").filter(
-                    lambda text: limit is None or len(text) <= limit
-                )
+                return st.from_regex(pattern).filter(lambda text: limit is None or len(text) <= limit)
             return st.text(min_size=shortest or 0, max_size=max(shortest or 0, min(limit or 20, 20)))
         case inspect.BytesType(min_length=low_length, max_length=limit):
             floor = low_length or 0

@@ -5,6 +5,8 @@ msgspec writes and reads all of it; the package `msgpack`, which shares no code 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -148,3 +150,15 @@ def test_a_file_of_vector_sizes_is_the_same_format() -> None:
     """`vector.msgpack` in a data directory: an operator may read it with any reader of the format."""
     spec = contribution_spec(2, 8)
     assert msgpack.unpackb(msgspec.msgpack.encode(spec)) == plain(spec)
+
+
+def test_no_text_with_a_pattern_may_end_with_a_line_end() -> None:
+    """Before a `$` there may be one, and the code that has taken such a text for one of a few words fails."""
+    hello = worker.ContributionSpec(segments=(worker.Segment(dtype="float32", count=1),), size_bytes=4)
+    data = msgspec.msgpack.encode(hello).replace(b"\xa7float32", b"\xa8float32\n")
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(data, type=worker.ContributionSpec)
+    for kind in (Challenge, Hello, Verdict, *(kind for _, kind in KINDS)):
+        definitions = msgspec.json.schema(kind)["$defs"]
+        found = re.findall(r'"pattern": "(.*?)"', json.dumps(definitions))
+        assert all(pattern.endswith(r"\\Z") for pattern in found), (kind, found)
