@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from chaosd.config.model import PeerConfig, SiteConfig
 
 DATA_FOLDER = "data"
+FOLDER_MODE, FILE_MODE = 0o755, 0o644
+"""At most, whatever the umask: who may write them decides whom the daemon trusts, and which programs it runs."""
 PORTS_TRIED_MAX = 100
 
 TEMPLATE = """\
@@ -147,8 +151,10 @@ def make_site(directory: Path, given: Mapping[str, object]) -> tuple[Path, str, 
         made = Identity.create(written.data_dir)
         remember(path)
         return path, made.site, written
+    with contextlib.suppress(OSError):  # what is wrong with it is said where the key is written
+        directory.mkdir(parents=True, mode=FOLDER_MODE)
     identity = Identity.load(data_dir) if (data_dir / KEY_FILE).exists() else Identity.create(data_dir)
-    with path.open("x", encoding="utf-8") as file:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "w", encoding="utf-8") as file:
         file.write(_text(path, identity.site, config))
     remember(path)
     return path, identity.site, config

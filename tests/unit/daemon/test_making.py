@@ -1,0 +1,27 @@
+"""A new site on disk."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaosd.config.making import make_site
+
+
+@pytest.fixture
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077], indirect=True)
+def test_nobody_else_may_write_what_the_daemon_believes_and_runs(tmp_path: Path, umask: int) -> None:
+    """The configuration names whom it trusts, and a program (`on_hang`); who may write the folder may replace both."""
+    file, _, config = make_site(tmp_path / "institution" / "site", {})
+    for path in (file, file.parent, config.data_dir):
+        assert not stat.S_IMODE(path.stat().st_mode) & (0o022 | umask), path
