@@ -13,6 +13,7 @@ from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer import TransferSettings
 from chaos_protocols.wire.bulk import (
+    BLOCK_BYTES_MIN,
     CELL_BYTES,
     BlockData,
     BlockWant,
@@ -215,7 +216,7 @@ async def test_several_joiners_are_served_at_once_and_only_with_their_own_transf
 
 def _want(transfer: str) -> bytes:
 
-    return encode_bulk_header(BlockWant(transfer=transfer, start=0, stop=10, block_bytes=16))
+    return encode_bulk_header(BlockWant(transfer=transfer, start=0, stop=10, block_bytes=BLOCK_BYTES_MIN))
 
 
 async def test_frames_that_do_not_belong_are_reported() -> None:

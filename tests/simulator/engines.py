@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from chaos_protocols import effects
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.bulk import BlockWant
+from chaos_protocols.wire.bulk import BLOCK_BYTES_MIN, BlockWant
 from tests.simulator.averaging import Averaging
 from tests.simulator.outbox import AVERAGING, STATES, Frame
 from tests.simulator.transfers import Transfers
@@ -114,7 +114,7 @@ class BulkEngines:
 
     def pry(self, site: str, transfer: str) -> None:
         """Ask a source for a state that is meant for somebody else, as a confused or a curious site might."""
-        header = BlockWant(transfer=transfer, start=0, stop=1, block_bytes=1)
+        header = BlockWant(transfer=transfer, start=0, stop=1, block_bytes=BLOCK_BYTES_MIN)
         self.transfers.outboxes[STATES[0]].put(site, Frame(STATES[0], header, faulty=True))
 
     # -- what is looked at

@@ -31,6 +31,9 @@ CHUNKS_MAX = 1 << 24
 BLOCK_BYTES_MAX = 1 << 20
 """Hashing and framing cost nothing much at this size, and a wrong or lost block is soon fetched again."""
 
+BLOCK_BYTES_MIN = 64 << 10
+"""A slow source's. Of smaller ones a joiner could have a source cut its state into millions, at once."""
+
 CELL_BYTES = BLOCK_BYTES_MAX
 """States are compared cell by cell: multiples of this size, the last one shorter."""
 
@@ -158,7 +161,7 @@ class BlockWant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     transfer: Transfer
     start: Offset
     stop: Offset
-    block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)]
+    block_bytes: Annotated[int, msgspec.Meta(ge=BLOCK_BYTES_MIN, le=BLOCK_BYTES_MAX)]
     have: Annotated[bytes, msgspec.Meta(max_length=CELLS_COMPARED_MAX * HASH_BYTES)] = b""
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from chaos_protocols.changes import checked_change
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer.ranges import Range, size_of
-from chaos_protocols.wire.bulk import BLOCK_BYTES_MAX
+from chaos_protocols.wire.bulk import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
 
 WINDOW_S = 0.5
 """Asked from a source: what it delivers in this time. Longer than any round trip, short enough that a slow source does
@@ -18,7 +18,6 @@ not hold up the end."""
 BLOCK_S = 0.1
 """A block of a slow source takes about this long, so that progress is seen often enough to tell it from a stall."""
 
-BLOCK_BYTES_MIN = 64 << 10
 BLOCK_BYTES_FIRST = 256 << 10
 WINDOW_BYTES_FIRST = 4 << 20
 RATE_SAMPLE_S = 0.1

@@ -17,7 +17,14 @@ from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX
 from chaos_protocols.wire import control as messages
 from chaos_protocols.wire import worker
-from chaos_protocols.wire.bulk import BulkHeader, decode_bulk_header, encode_bulk_header
+from chaos_protocols.wire.bulk import (
+    BLOCK_BYTES_MAX,
+    BLOCK_BYTES_MIN,
+    BlockWant,
+    BulkHeader,
+    decode_bulk_header,
+    encode_bulk_header,
+)
 from chaos_protocols.wire.control import CodecError, Envelope, Message, decode_envelope, encode_envelope, signed_bytes
 from chaos_protocols.wire.versions import NEWEST
 
@@ -169,3 +176,11 @@ def mutated(rng: random.Random, honest: list[bytes]) -> bytes:
         else:
             frame = frame[:position]
     return bytes(frame)
+
+
+def test_a_joiner_cannot_have_a_state_cut_into_crumbs() -> None:
+    """A cell that differs is cut at once: into a million blocks of one byte, for seconds, and with 120 MiB."""
+    for size_bytes in (1, BLOCK_BYTES_MIN // 2, 2 * BLOCK_BYTES_MAX):
+        want = BlockWant(transfer="t", start=0, stop=1 << 20, block_bytes=size_bytes, have=bytes(32))
+        with pytest.raises(RemoteProtocolError, match="block_bytes"):
+            decode_bulk_header(encode_bulk_header(want))
