@@ -3,7 +3,7 @@
 The machines tell of a site by its id or the beginning of it, which is the same at all sites. Where a daemon hands such
 a sentence to people it puts the name there: its operator's own name for the site (`chaosd peer add NAME=...`), else the
 site's. A name that two sites have is none, and so has a beginning that two ids have: keys can be tried until one begins
-like a member's. An id in a command, or in brackets behind a name, stays an id.
+like a member's. An id in a command, in a file's name, or in brackets behind a name stays an id.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.user_words import RunPaused, RunWarned, StateDiffered
 from chaos_protocols.wire.worker import DaemonMessage
 
-ID = re.compile(r"`[^`]*`|\([0-9a-f]{8}\)|\b[0-9a-f]{32}\b|\b[0-9a-f]{8}\b")
-"""A command, a short id in brackets, an id, a short id as `short` writes it."""
+ID = re.compile(r"`[^`]*`|\([0-9a-f]{8}\)|\b(?:[0-9a-f]{32}|[0-9a-f]{8})\b(?!\.\w)")
+"""A command, a short id in brackets, an id, a short id as `short` writes it. One before an ending belongs to a file's
+name, under which its operator looks for it."""
 
 REASON_MAX = 4096
 """Characters of a message's `reason`, as `wire/user_words.py` has it."""

@@ -35,6 +35,7 @@ def machine(sites: dict[Any, str], departed: dict[Any, str]) -> Any:
         (f"its slowest link {ZURICH} - {GIVEN}", "its slowest link Zurich - St. Mary"),
         (f"let it in with `chaosd accept {ZURICH}`: 8d074be9", f"let it in with `chaosd accept {ZURICH}`: Zurich"),
         ("Zurich (8d074be9) is blocked", "Zurich (8d074be9) is blocked"),
+        ("round-1-8d074be9.safetensors of 8d074be9.", "round-1-8d074be9.safetensors of Zurich."),
     ],
 )
 def test_a_site_is_called_by_its_name_and_a_command_keeps_its_id(told: str, read: str) -> None:
