@@ -39,7 +39,8 @@ def config_beside(socket: Path) -> Path | None:
 
 def _config_path() -> Path | None:
     if named := os.environ.get(CONFIG_VARIABLE):
-        return Path(named).expanduser()
+        place = Path(named).expanduser()
+        return place / CONFIG_NAME if place.is_dir() else place
     local = Path(CONFIG_NAME)
     if local.is_file():
         return local
@@ -64,6 +65,6 @@ def _socket_of(config: Path) -> Path | None:
 def _read(path: Path, bytes_max: int) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(bytes_max).decode("utf-8", "replace")
+            return file.read(bytes_max).decode("utf-8-sig", "replace")  # with the mark of an editor of Windows, or not
     except OSError:
         return ""

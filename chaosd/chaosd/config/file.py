@@ -119,7 +119,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
     if len(data) > CONFIG_BYTES_MAX:
         refuse(f"is longer than {CONFIG_BYTES_MAX} bytes: this is no configuration of a site")
     try:
-        values = tomllib.loads(data.decode())
+        values = tomllib.loads(data.decode("utf-8-sig"))  # editors of Windows begin a text with a mark
     except UnicodeDecodeError:
         refuse("is not UTF-8 text, as TOML must be")
     except (tomllib.TOMLDecodeError, RecursionError) as error:

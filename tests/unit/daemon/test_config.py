@@ -223,6 +223,12 @@ def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path: Path, content: byte
     assert str(path) in str(caught.value)
 
 
+def test_a_file_of_an_editor_of_windows_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "chaosd.toml"
+    path.write_bytes("\ufeffname = 'Ward'\r\nrun = 'heart'\r\n".encode())
+    assert (load_config(path).name, load_config(path).run) == ("Ward", "heart")
+
+
 def test_a_missing_file_points_to_init(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no such file; `chaosd init` writes one"):
         load_config(tmp_path / "none.toml")

@@ -96,6 +96,17 @@ def test_socket_is_the_argument_then_the_environment_then_the_default(monkeypatc
     assert socket_path().name == "worker.sock" and "chaosd" in str(socket_path())
 
 
+def test_a_script_finds_the_socket_of_the_configuration_that_the_commands_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CHAOS_SOCKET", raising=False)
+    for mark in ("", "\ufeff"):  # an editor of Windows begins a text with one
+        (tmp_path / "chaosd.toml").write_text(f'{mark}data_dir = "data"\r\n', encoding="utf-8")
+        for named in (tmp_path / "chaosd.toml", tmp_path):  # a folder stands for the file in it
+            monkeypatch.setenv("CHAOS_CONFIG", str(named))
+            assert socket_path() == tmp_path / "data" / "worker.sock"
+
+
 def test_arena_that_does_not_fit_says_how_much_is_wanted_and_free() -> None:
     with pytest.raises(SharedMemoryTooSmall, match=r"needs 12,288 bytes.*only 100 bytes are free"):
         WorkerArena(24, 24, available_bytes=lambda: 100)
