@@ -33,6 +33,7 @@ from chaos_protocols.names import RUN_ID_CHARACTERS, SITE_ID_CHARACTERS, SiteId
 from chaos_protocols.wire.handshake import PUBLIC_KEY_BYTES
 from chaos_protocols.wire.keys import KeyChain
 from chaosd.os_errors import explain
+from chaosd.storage.durable import write_new
 
 KEY_FILE = "site.key"
 KEY_FILE_MODE = 0o600
@@ -87,21 +88,14 @@ class Identity(Checks):
         key = Ed25519PrivateKey.generate()
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
+            write_new(path, key_text(key), KEY_FILE_MODE)
         except FileExistsError:
             raise IdentityError(
                 f"this site already has a key: {path}. To become a new site, move that file away first "
                 "(the other sites will no longer know this one)."
             ) from None
         except OSError as error:
-            raise IdentityError(
-                f"cannot write the key of this site: {explain(error, path)}. Choose a directory you own."
-            ) from error
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), KEY_FILE_MODE)
-            file.write(key_text(key))
-            file.flush()
-            os.fsync(file.fileno())
+            raise IdentityError(f"cannot write the key of this site: {explain(error, path)}.") from error
         return cls(key, path)
 
     @classmethod

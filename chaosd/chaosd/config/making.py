@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from chaosd.addresses import family_of, join_address, split_address
 from chaosd.config.contexts import remember
 from chaosd.config.file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError
 from chaosd.os_errors import explain_listening
+from chaosd.storage.durable import write_new
 
 if TYPE_CHECKING:
     from chaosd.config.model import PeerConfig, SiteConfig
@@ -154,8 +154,7 @@ def make_site(directory: Path, given: Mapping[str, object]) -> tuple[Path, str, 
     with contextlib.suppress(OSError):  # what is wrong with it is said where the key is written
         directory.mkdir(parents=True, mode=FOLDER_MODE)
     identity = Identity.load(data_dir) if (data_dir / KEY_FILE).exists() else Identity.create(data_dir)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "w", encoding="utf-8") as file:
-        file.write(_text(path, identity.site, config))
+    write_new(path, _text(path, identity.site, config).encode(), FILE_MODE)
     remember(path)
     return path, identity.site, config
 

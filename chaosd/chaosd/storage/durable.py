@@ -1,4 +1,4 @@
-"""A small file that is replaced as a whole: what the daemon keeps of its key, of whom it trusts."""
+"""A small file that is made or replaced as a whole: a site's key and configuration, whom it trusts."""
 
 from __future__ import annotations
 
@@ -19,4 +19,20 @@ def write_durably(path: Path, data: bytes, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(fresh, path)
+    sync_folder(path.parent)
+
+
+def write_new(path: Path, data: bytes, mode: int) -> None:
+    """The whole file or none, so that half of it is not taken for a site's; durable when this returns. Never over one
+    that is there: raises FileExistsError, or another OSError."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException as error:
+            if isinstance(error, OSError):
+                error.filename = str(path)  # which a write does not name
+            path.unlink(missing_ok=True)
+            raise
     sync_folder(path.parent)
