@@ -30,12 +30,12 @@ from pathlib import Path
 from chaos_protocols.names import short
 from chaos_protocols.wire.versions import SPOKEN
 from chaosd.addresses import split_address
-from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError, SocketUnusableError
 from chaosd.config.changes import read_changes
 from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError
-from chaosd.os_errors import brief
+from chaosd.os_errors import brief, remedy_of
 from chaosd.proxy import Proxy, connect
 from chaosd.reach import site_behind
 from chaosd.storage.folders import folder_bytes
@@ -145,9 +145,8 @@ def check_data_dir(data_dir: Path) -> Check:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return _fail(
-            "data_dir", f"{folder} cannot be written: {error.strerror}", "make it yours, or choose another data_dir"
-        )
+        remedy = remedy_of(error) or "make it yours, or choose another data_dir"
+        return _fail("data_dir", f"{folder} cannot be written: {brief(error)}", remedy)
     if folder != data_dir:
         return _warn("data_dir", f"{data_dir} does not exist yet", "`chaosd init` or the first start makes it")
     size_bytes = folder_bytes(data_dir) + folder_bytes(data_dir / CHECKPOINT_DIR_NAME)
@@ -170,6 +169,8 @@ def check_disk(data_dir: Path) -> Check:
 def check_daemon(config: SiteConfig) -> Check:
     try:
         status = LocalClient(config.api_socket).status()
+    except SocketUnusableError as error:
+        return _fail("daemon", str(error), "until then nobody can tell here whether one runs")
     except NoDaemonError:
         return _ok("daemon", f"none running at {config.api_socket}")
     except RequestRefusedError as error:
@@ -193,8 +194,11 @@ def check_port(listen: str, running_pid: int | None) -> Check:
             probe.bind(address)
             probe.listen(1)
     except OSError as error:
-        return _fail("port", f"{listen}: {error.strerror or error}", "end what holds it, or choose another listen")
+        return _fail("port", f"{listen}: {error.strerror or error}", PORT_REMEDY)
     return _ok("port", f"{listen} is free")
+
+
+PORT_REMEDY = "`ss -ltnp` shows what holds it: end that, unless it is this site's daemon, or choose another listen"
 
 
 def check_clock() -> Check:

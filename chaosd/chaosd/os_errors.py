@@ -28,15 +28,20 @@ def explain(error: OSError, path: Path | str = "") -> str:
     """Cause and remedy of an error of the operating system, with the file that it is about."""
     about = str(path or error.filename or "")
     text = f"{about}: {error.strerror or error}" if about else str(error.strerror or error)
-    remedy = _REMEDIES.get(error.errno or 0)
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        remedy = f"this process may open {files_allowed()} files; raise it with `ulimit -n {FILES_USUAL}`"
+    remedy = remedy_of(error)
     if "AF_UNIX path too long" in str(error):
         return (
             f"{about} has {len(str(about).encode())} bytes, and the path of a unix socket at most "
             f"{SOCKET_PATH_BYTES_MAX}: choose a shorter one"
         )
     return f"{text}: {remedy}" if remedy else text
+
+
+def remedy_of(error: OSError) -> str:
+    """What to do about it; empty where the system's own words are all that can be said."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"this process may open {files_allowed()} files; raise it with `ulimit -n {FILES_USUAL}`"
+    return _REMEDIES.get(error.errno or 0, "")
 
 
 def explain_listening(error: OSError, where: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -118,6 +119,21 @@ def test_a_folder_that_cannot_be_written_is_a_failure(tmp_path: Path, monkeypatc
     monkeypatch.setattr(doctor.tempfile, "NamedTemporaryFile", refuse)  # root may write everywhere, so it is played
     check = doctor.check_data_dir(tmp_path)
     assert (check.level, "Permission denied" in check.found) == (Level.FAIL, True)
+
+
+def test_a_folder_without_room_is_not_called_somebody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(doctor.tempfile, "NamedTemporaryFile", refuse)
+    check = doctor.check_data_dir(tmp_path)
+    assert check.level is Level.FAIL and "free space" in check.remedy and "make it yours" not in check.remedy
+
+
+def test_a_daemon_that_may_not_be_asked_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check = doctor.check_daemon(site(tmp_path, api_socket=tmp_path / "file" / "api.sock"))
+    assert check.level is Level.FAIL and "socket cannot be used" in check.found
 
 
 def test_looking_at_the_folder_leaves_nothing_in_it(tmp_path: Path) -> None:
