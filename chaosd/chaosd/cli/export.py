@@ -56,7 +56,7 @@ def _of_file(path: Path) -> Iterator[EventRecord]:
     if not path.exists():
         fail(f"no daemon answers, and there is no history at {path}", EXIT_FAILED)
     try:
-        with History.open(path) as history:
+        with History.open_to_read(path) as history:
             after = 0
             while records := history.read(after_id=after, limit=PAGE):
                 yield from map(event_record, records)

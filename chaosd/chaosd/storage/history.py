@@ -116,6 +116,16 @@ class History:
         except (OSError, sqlite3.Error) as error:
             raise HistoryError(f"the event history {path} cannot be begun anew: {error}. {_ADVICE}") from error
 
+    @classmethod
+    def open_to_read(cls, path: Path) -> History:
+        """Opens the history of a daemon that does not run, and changes nothing: it may have ended for want of room.
+
+        Raises `HistoryError`."""
+        try:
+            return cls(_connect_to_read(path), path, ROWS_MAX)
+        except sqlite3.Error as error:
+            raise HistoryError(f"the event history {path} cannot be read: {error}. {_ADVICE}") from error
+
     @property
     def dropped(self) -> int:
         """Records lost since `open` because they could not be written."""
@@ -184,9 +194,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")  # no wait for the disk at each event
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            raise HistoryError(f"the event history {path} has format {version}, newer than this chaosd. {_ADVICE}")
+        _check_version(connection, path)
         with connection:
             connection.execute(_SCHEMA)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -195,6 +203,27 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    log_file = path.with_name(path.name + "-wal")
+    whole = not log_file.exists() or not log_file.stat().st_size
+    # One that was closed has no files beside it, and where none can be made SQLite has to be told that nobody writes.
+    mode = "immutable=1" if whole else "mode=ro"
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, check_same_thread=False)
+    try:
+        _check_version(connection, path)
+        connection.execute(_SELECT, (0, 1)).fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA_VERSION:
+        raise HistoryError(f"the event history {path} has format {version}, newer than this chaosd. {_ADVICE}")
 
 
 def _move_aside(path: Path, aside: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from typer.testing import CliRunner, Result
 from chaosd.api.answers import json_answer, read_body
 from chaosd.api.status import EventRecord, PageAddress
 from chaosd.cli.app import app
+from chaosd.cli.export import _of_file
 from chaosd.page.server import OpenPage
 from chaosd.storage.history import History, HistoryRecord
 
@@ -72,6 +75,33 @@ def test_without_a_daemon_the_file_of_the_history_is_read(folder: Path) -> None:
     told = run("events", "--export", folder / "all.json", "--data-dir", folder).output
     assert "3 events" in told and "without a daemon" in told
     assert [one["reason"] for one in json.loads((folder / "all.json").read_text())] == ["r0", "r1", "r2"]
+
+
+@pytest.mark.parametrize("ended", ["closed", "killed"])
+def test_a_history_is_read_and_left_as_it_is_also_where_nothing_can_be_written(tmp_path: Path, ended: str) -> None:
+    (tmp_path / "daemon").mkdir()
+    with History.open(tmp_path / "daemon" / "history.sqlite") as history:
+        history.append(HistoryRecord(at_unix_s=1.0, event_id="e", kind="pause", subject="s", reason="the disk is full"))
+        if ended == "killed":
+            shutil.copytree(tmp_path / "daemon", tmp_path / "left")
+    left = tmp_path / ("left" if ended == "killed" else "daemon")
+    before = {path.name: path.read_bytes() for path in left.glob("*[el]")}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if ended == "closed":  # what a killed daemon leaves, SQLite maps anew
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        (read,) = _of_file(left / "history.sqlite")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert read.reason == "the disk is full"
+    assert {path.name: path.read_bytes() for path in left.glob("*[el]")} == before
+
+
+def test_a_damaged_history_is_named_and_left_as_it_is(folder: Path) -> None:
+    (folder / "history.sqlite").write_bytes(b"no history" * 1000)
+    told = run("events", "--export", folder / "a.csv", "--data-dir", folder, code=1).stderr
+    assert str(folder / "history.sqlite") in told and "not a database" in told
+    assert [path.name for path in folder.iterdir()] == ["history.sqlite"]
 
 
 def test_what_cannot_be_exported_is_said(folder: Path) -> None:
