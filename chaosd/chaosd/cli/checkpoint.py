@@ -12,6 +12,7 @@ import typer
 
 from chaosd.cli.checkpoints import checkpoint_folder, checkpoints
 from chaosd.cli.options import ConfigOption, DataDirOption, config_path, fail
+from chaosd.os_errors import explain
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 
@@ -49,7 +50,7 @@ def export(
     except CheckpointError as error:
         fail(str(error), EXIT_FAILED)
     except OSError as error:
-        fail(f"{file} cannot be written: {error.strerror}", EXIT_FAILED)
+        fail(explain(error, error.filename or file), EXIT_FAILED)
     typer.echo(f"{file}: the state of round {head.facts.round} of '{head.run}', {head.size_bytes:,} bytes, verified")
 
 
@@ -82,5 +83,5 @@ def bring_in(
     except CheckpointError as error:
         fail(f"{file}: {error}", EXIT_FAILED)
     except OSError as error:
-        fail(f"{error.filename or file}: {error.strerror}", EXIT_FAILED)
+        fail(explain(error, error.filename or file), EXIT_FAILED)
     typer.echo(f"{target}: the state of round {facts.round} of run '{run}'; (re)start the daemon to have it offered")

@@ -8,6 +8,7 @@ by `cli/checkpoint.py`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from io import BufferedReader
@@ -39,7 +40,12 @@ IMPORTED = "imported"
 def export_file(source: Path, target: Path) -> Head:
     """A verified copy. Raises CheckpointError, OSError; an existing file is not touched."""
     with source.open("rb") as file:
-        head = verify_file(file)
+        try:
+            head = verify_file(file)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{source}: {error}; `chaosd checkpoint list` shows which are whole, --round names one of them"
+            ) from None
         if target.exists():
             raise CheckpointError(f"{target} exists already; name another file, or remove it")
         file.seek(0)
@@ -160,7 +166,10 @@ def _write_durably(target: Path, pieces: Iterator[bytes]) -> None:
             file.flush()
             sync_data(file.fileno())
         os.replace(partial, target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
+    except BaseException as error:
+        if isinstance(error, OSError):
+            error.filename = str(target)  # which a write does not name
+        with contextlib.suppress(OSError):  # the first error is the one to tell
+            partial.unlink()
         raise
     sync_folder(target.parent)

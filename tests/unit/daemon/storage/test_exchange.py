@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.state_spec import Item, fact, state_spec
 from chaosd.cli.app import app
+from chaosd.storage import exchange
 from chaosd.storage.checkpoint_file import CheckpointError
 from chaosd.storage.checkpoints import CheckpointFolder
 from chaosd.storage.exchange import export_file, import_file, newest_in
@@ -118,3 +120,27 @@ def test_the_commands_say_what_they_did_and_overwrite_nothing(tmp_path: Path) ->
     assert code == 0 and "round 7 of run 'default'" in text
     code, text = run("import", tmp_path / "nothing", "--data-dir", tmp_path)
     assert code == 1 and "No such file" in text
+
+
+def test_the_file_that_is_damaged_or_without_room_is_the_one_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "checkpoints"
+    folder(place, 10, 20)
+    out = tmp_path / "out.safetensors"
+    assert run("export", out, "--data-dir", tmp_path, "--round", 10)[0] == 0
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exchange, "sync_data", full)
+        code, text = run("import", out, "--data-dir", tmp_path, "--round", 7)
+    assert code == 1 and text.startswith(str(place)) and "the disk is full; free space" in text
+    newest = newest_in(place, None)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    code, text = run("export", tmp_path / "more", "--data-dir", tmp_path)
+    assert code == 1 and text.startswith(f"{newest}: ") and "--round" in text
+    (tmp_path / "no").touch()
+    code, text = run("export", tmp_path / "no" / "out", "--data-dir", tmp_path, "--round", 10)
+    assert code == 1 and text.startswith(str(tmp_path / "no" / "out"))
