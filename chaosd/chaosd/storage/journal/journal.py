@@ -52,8 +52,9 @@ NOTES_MAX = 2_000
 """
 
 ADVICE = (
-    "Nothing was changed. A site that has lost its vote must not answer for it: keep this directory for inspection, "
-    "move it aside, and start again; the site then joins anew and gets the state from its neighbours"
+    "Nothing was changed. A site that has lost its vote must not answer for it: move this directory aside, and "
+    "make a new key beside the same configuration with `chaosd init`; once a member has let its new id in with "
+    "`chaosd accept ID` the site joins anew and gets the state from its neighbours"
 )
 
 
