@@ -8,12 +8,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, ConfigOption, config_path, fail
 from chaosd.service import Service, ServiceError, launchd_agent, systemd_unit
+
+if TYPE_CHECKING:
+    from chaosd.config.model import SiteConfig
 
 SYSTEM_FOLDER = Path("/etc/systemd/system")
 KINDS = ("systemd", "launchd")
@@ -109,9 +112,25 @@ def _service(config: Path | None, *, system: bool, user: str | None) -> Service:
         site=site,
         command=[sys.executable, "-m", "chaosd", "start", "--config", str(path)],
         folder=path.parent,
-        writable=[loaded.data_dir, loaded.checkpoint_dir.parent, loaded.worker_socket.parent, loaded.api_socket.parent],
+        writable=[loaded.data_dir, *_folders_elsewhere(loaded, confined=system)],
         user=owner if system else "",
     )
+
+
+def _folders_elsewhere(loaded: SiteConfig, *, confined: bool) -> list[Path]:
+    """What the daemon writes outside of its data folder. Raises ServiceError where a confined one could not: systemd
+    opens folders that are there, and the one above would be more than the daemon needs, up to the whole disk."""
+    named = {"checkpoint_dir": loaded.checkpoint_dir}
+    named |= {"worker_socket": loaded.worker_socket.parent, "api_socket": loaded.api_socket.parent}
+    elsewhere = {field: folder for field, folder in named.items() if not folder.is_relative_to(loaded.data_dir)}
+    for field, folder in elsewhere.items():
+        if confined and not folder.is_dir():
+            owner = loaded.data_dir.owner()
+            raise ServiceError(
+                f"{field}: the folder {folder} is not there, and a service cannot make it: "
+                f"`install -d -m 700 -o {owner} {folder}` first"
+            )
+    return list(elsewhere.values())
 
 
 def _place(service: Service, kind: str, *, system: bool) -> tuple[Path, list[list[str]]]:

@@ -111,6 +111,19 @@ def test_the_agent_of_macos_starts_the_same_daemon(site: Path) -> None:
     )
 
 
+def test_a_confined_daemon_may_write_its_folders_and_none_above_them(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaosd.service.TEMPORARY", ())  # where the test's folders lie
+    far = tmp_path / "checkpoints"
+    site.write_text(site.read_text() + f'checkpoint_dir = "{far}"\n')
+    told = run("service", "install", "--config", site, "--system", "--print", code=2).stderr
+    assert f"checkpoint_dir: the folder {far} is not there" in told and "install -d" in told
+    far.mkdir()
+    unit = run("service", "install", "--config", site, "--system", "--print").output
+    assert re.findall('ReadWritePaths="?([^"\n]*)', unit) == [str(site.parent / "data"), str(far)]
+
+
 def test_what_cannot_be_a_service_is_said(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "must be one of" in run("service", "install", "--config", site, "--kind", "upstart", code=2).stderr
     assert "chown" in run("service", "install", "--config", site, "--system", "--user", "daemon", code=2).stderr
