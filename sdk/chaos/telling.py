@@ -48,7 +48,7 @@ def told(kind: type[BaseException], error: BaseException, trace: TracebackType |
 def _is_refused_use(error: BaseException, trace: TracebackType | None) -> bool:
     """Whether this package itself says that a call makes no sense: not an error that came up within it."""
     frames = traceback.extract_tb(trace)
-    if type(error) not in REFUSALS or not frames:
+    if not isinstance(error, REFUSALS) or not frames:
         return False
     last = frames[-1]
     return Path(last.filename).is_relative_to(PACKAGE) and (last.line or "").startswith("raise ")

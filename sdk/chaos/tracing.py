@@ -111,10 +111,8 @@ def _followed(model: torch.nn.Module) -> fx.Graph:
         opaque.add(last)
     (output,) = [call for call in graph.nodes if call.op == "output"]
     if not isinstance(output.args[0], fx.Node):
-        raise Uncut(
-            f"the forward pass of {type(model).__name__} gives a {type(output.args[0]).__name__} and not one tensor; "
-            f"{REMEDY}"
-        )
+        kind = next(each for each in type(output.args[0]).__mro__ if each.__module__ == "builtins")  # not fx's own
+        raise Uncut(f"the forward pass of {type(model).__name__} gives a {kind.__name__} and not one tensor; {REMEDY}")
     return graph
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from chaos import Coordinator, telling
 from chaos.connection import no_daemon_text
 from chaos.errors import ChaosError, HalfAppliedStep, NoDaemon, Refused
+from chaos.tracing import cut
 
 CELLS = """
 from IPython.core.interactiveshell import InteractiveShell
@@ -81,6 +83,17 @@ def test_a_call_that_is_refused_is_told_in_its_sentence_and_an_error_that_came_u
     told = told_of(0)
     assert told.startswith("chaos: register() was already called") and told.count("\n") == 1
     assert "Traceback" in told_of(3), "numpy's own words, in the script"
+
+
+def test_a_refusal_of_a_kind_of_its_own_is_told_in_its_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "_before", sys.__excepthook__)
+    with pytest.raises(ValueError, match="computes nothing") as caught:
+        cut(torch.nn.Sequential())
+    telling.told(caught.type, caught.value, caught.value.__traceback__)
+    told = capsys.readouterr().err
+    assert told.startswith("chaos: Sequential computes nothing") and told.count("\n") == 1
 
 
 def test_a_notebook_shows_the_same() -> None:
