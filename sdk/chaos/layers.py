@@ -11,6 +11,7 @@ between the layers.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -105,8 +106,8 @@ class DecoderBlock(torch.nn.Module):
             config=self._config,
             inputs_embeds=hidden,
             attention_mask=None,
-            past_key_values=None,
             position_ids=positions,
+            **_no_cache(make),
         )
         found: torch.Tensor = self.block(hidden, attention_mask=mask, use_cache=False, **given)
         return found
@@ -173,6 +174,11 @@ def _masking() -> Any:
     from transformers import masking_utils
 
     return masking_utils
+
+
+def _no_cache(make: Callable[..., Any]) -> dict[str, None]:
+    """The argument that says that nothing is kept of former tokens: its name depends on the version."""
+    return {name: None for name in ("cache", "past_key_values") if name in inspect.signature(make).parameters}
 
 
 def _try(model: Any, layers: list[torch.nn.Module]) -> None:

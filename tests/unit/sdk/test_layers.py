@@ -96,6 +96,7 @@ def loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(logits if logits.dim() == 2 else logits[:, -1], target)
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
 @pytest.mark.parametrize("make", MODELS)
 def test_the_layers_are_all_of_the_model_and_compute_what_it_does(make: Make) -> None:
     torch.manual_seed(0)
