@@ -239,6 +239,11 @@ class Layer(HeldPart):
         found = buffers_of("layer", self.module)
         return [ModelBuffer(name=b.name, owner=b.module, key=b.key, committed=b.tensor) for b in found]
 
+    def statistics(self) -> dict[str, bytes]:
+        """The bytes of the persistent buffers that are here, by name."""
+        named = filter(self._persistent, self.module.named_buffers())
+        return {name: TensorItem(name, tensor).get().tobytes() for name, tensor in named}
+
     def _persistent(self, named: tuple[str, torch.Tensor]) -> bool:
         path, _, last = named[0].rpartition(".")
         return (path, last) not in self._transient
@@ -359,11 +364,12 @@ def chain(modules: Sequence[torch.nn.Module]) -> list[Layer]:
         raise ValueError("layers= gave no module; give the modules in the order in which data passes them")
     owner: dict[int, int] = {}
     for index, module in enumerate(modules):
-        for name, parameter in module.named_parameters():
-            other = owner.setdefault(id(parameter), index)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            other = owner.setdefault(id(tensor), index)
             if other != index:
+                kind = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
                 raise ValueError(
-                    f"layers {other} and {index} share the parameter {name!r}; tied parameters are not supported by "
+                    f"layers {other} and {index} share the {kind} {name!r}; tied {kind}s are not supported by "
                     "parallelize() yet: untie them, or keep both in one layer"
                 )
         for part in module.modules():

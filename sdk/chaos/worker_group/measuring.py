@@ -39,7 +39,7 @@ class Measured:
 
 
 def measure(layers: Sequence[Layer], loss: Loss, loader: Loader, device: Device = HOST) -> Measured:
-    """Run the first micro-batch through the model; marks the layers that draw random numbers. Changes no parameter.
+    """Run the first micro-batch through the model; marks the layers that draw random numbers. Changes no state.
 
     Raises ValueError, naming the layer, where the chain does not fit together.
     """
@@ -70,7 +70,7 @@ def _layer(layer: Layer, value: torch.Tensor, device: Device) -> tuple[torch.Ten
     backward_s: list[float] = []
     left: Any = None
     for _ in range(REPEATS):
-        entered = value.detach()
+        entered, kept = value.detach(), layer.statistics()
         if entered.is_floating_point():
             entered.requires_grad_()
         drawn = device.drawn()
@@ -85,6 +85,7 @@ def _layer(layer: Layer, value: torch.Tensor, device: Device) -> tuple[torch.Ten
             ) from error
         device.synchronize()
         forward_s.append(perf_counter() - began_s)
+        _check_statistics(layer, kept)
         layer.random = layer.random or not all(map(torch.equal, drawn, device.drawn()))
         if not isinstance(left, torch.Tensor):
             raise ValueError(
@@ -106,6 +107,19 @@ def _layer(layer: Layer, value: torch.Tensor, device: Device) -> tuple[torch.Ten
         output_bytes=size,
     )
     return left.detach(), measured
+
+
+def _check_statistics(layer: Layer, kept: dict[str, bytes]) -> None:
+    """Raises ValueError for a forward pass that writes into the state: each holder would have what its own micro-
+    batches made of it, in their order, and no two plans the same bits."""
+    now = layer.statistics()
+    changed = [name for name, data in kept.items() if now.get(name) != data]
+    if changed:
+        raise ValueError(
+            f"the forward pass of layer {layer.name} changes its buffer {changed[0]!r}, so that the state would depend "
+            "on which worker computes which micro-batch; freeze it (track_running_stats=False, or eval() of that "
+            "module), or keep the model whole with replicate()"
+        )
 
 
 def _check_backward(layer: Layer, entered: torch.Tensor, left: torch.Tensor) -> None:

@@ -74,11 +74,9 @@ class ParallelModel:
         `device_group`: shards a layer over the processes of one worker.
 
         Raises ValueError on what cannot be trained by several workers, naming it."""
-        if layers is None:
-            layers = _children if isinstance(model, torch.nn.Sequential) else known.of
         self.module = model
         self._device = device_of(model)
-        self.layers: list[Layer] = chain(list(layers(model)))
+        self.layers: list[Layer] = chain(_modules(model, layers))
         _check_covered(model, self.layers)
         self._loss, self._copies = loss, optimizer_copies
         self._lanes = self._assembled(device_group)
@@ -330,8 +328,20 @@ class ParallelModel:
             self._session.close()
 
 
-def _children(model: torch.nn.Module) -> list[torch.nn.Module]:
-    return list(model.children())
+def _modules(
+    model: torch.nn.Module, layers: Callable[[Any], Sequence[torch.nn.Module]] | None
+) -> list[torch.nn.Module]:
+    """What data passes, in order."""
+    if layers is None:
+        if isinstance(model, torch.nn.Sequential) and _passes_them_in_order(model):
+            return list(model)  # not its children(): these name a module that stands there twice once
+        return known.of(model)
+    return list(layers(model))
+
+
+def _passes_them_in_order(model: torch.nn.Sequential) -> bool:
+    """Whether it does what a `Sequential` does, and nothing of its own."""
+    return getattr(model.forward, "__func__", None) is torch.nn.Sequential.forward
 
 
 def _check_covered(model: torch.nn.Module, layers: Sequence[Layer]) -> None:

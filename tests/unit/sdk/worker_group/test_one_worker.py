@@ -137,9 +137,58 @@ def tied() -> torch.nn.Module:
     return torch.nn.Sequential(first, last)
 
 
+class Counting(torch.nn.Module):
+    """A layer whose forward pass writes into its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        return x
+
+
+def scaled_twice() -> torch.nn.Module:
+    scale = torch.nn.BatchNorm1d(FEATURES, affine=False, track_running_stats=False)
+    scale.register_buffer("scale", torch.ones(FEATURES))
+    return torch.nn.Sequential(scale, torch.nn.Linear(FEATURES, FEATURES), scale, torch.nn.Linear(FEATURES, CLASSES))
+
+
+class Residual(torch.nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left: torch.Tensor = super().forward(x)
+        return left + x
+
+
+def test_a_module_that_stands_twice_in_a_sequence_is_passed_twice() -> None:
+    torch.manual_seed(3)
+    bend = torch.nn.Tanh()
+    module = torch.nn.Sequential(
+        torch.nn.Linear(FEATURES, WIDTH), bend, torch.nn.Linear(WIDTH, WIDTH), bend, torch.nn.Linear(WIDTH, CLASSES)
+    )
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(module, loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        loader = coordinator.loader(Points(), global_batch=8, micro_batch=8, steps=1)
+        inputs, targets = loader.micro_batch(0, 0)
+        expected = LOSS(module(inputs), targets).item()
+        (report,) = [model.step(batch) for batch in loader]
+    assert report.loss == expected
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
+        (scaled_twice, "layers 0 and 2 share the buffer 'scale'"),
+        (
+            lambda: Residual(torch.nn.Linear(FEATURES, FEATURES), torch.nn.Linear(FEATURES, FEATURES)),
+            "Residual cannot be cut into layers: .* more than one value goes on",
+        ),
+        (
+            lambda: torch.nn.Sequential(torch.nn.Linear(FEATURES, CLASSES), Counting()),
+            "layer 1 Counting changes its buffer 'passes'",
+        ),
         (tied, "layers 0 and 1 share the parameter 'weight'"),
         (lambda: torch.nn.Sequential(torch.nn.Linear(FEATURES, 4), torch.nn.BatchNorm1d(4)), "layer 1 has batch stat"),
         (lambda: Block(0.0), "Block cannot be cut into layers: its parameters are used in one place only"),
@@ -149,7 +198,10 @@ def tied() -> torch.nn.Module:
         ),
         (lambda: torch.nn.Sequential(torch.nn.Linear(FEATURES, CLASSES), Two()), "layer 1 Two gives a tuple"),
     ],
-    ids=("tied", "batch-statistics", "no-layers", "sizes", "tuple"),
+    ids=(
+        *("shared-buffer", "forward-of-its-own", "written-buffer", "tied"),
+        *("batch-statistics", "no-layers", "sizes", "tuple"),
+    ),
 )
 def test_a_model_that_cannot_be_cut_is_refused_with_the_layer_s_name(
     make: Callable[[], torch.nn.Module], text: str
