@@ -60,12 +60,19 @@ class Loader:
     def __init__(
         self, dataset: Any, *, global_batch: int, micro_batch: int, seed: int = 0, steps: int | None = None
     ) -> None:
-        """Raises ValueError for a batch that is no number of micro-batches, or larger than the data set, and for a seed
-        of more than 64 bits."""
+        """Raises ValueError for a batch that is no number of micro-batches, or larger than the data set, for a seed of
+        more than 64 bits, and for a data set that cannot be read by number."""
         if micro_batch < 1 or global_batch < micro_batch or global_batch % micro_batch:
             raise ValueError(
                 f"a global batch of {global_batch} samples cannot be cut into micro-batches of {micro_batch}; make it "
                 "a multiple"
+            )
+        if isinstance(dataset, torch.utils.data.DataLoader | torch.utils.data.IterableDataset) or not all(
+            hasattr(dataset, name) for name in ("__getitem__", "__len__")
+        ):
+            raise ValueError(
+                f"{type(dataset).__name__} cannot be read by number: loader() takes a data set that has dataset[i] and "
+                "len(dataset), and makes the batches itself"
             )
         if len(dataset) < global_batch:
             raise ValueError(f"the data set has {len(dataset)} samples and a step takes {global_batch}")

@@ -6,7 +6,7 @@ One worker alone is a worker group of one: the same interpreter runs all layers,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -74,6 +74,8 @@ class ParallelModel:
         `device_group`: shards a layer over the processes of one worker.
 
         Raises ValueError on what cannot be trained by several workers, naming it."""
+        if not callable(loss):
+            raise ValueError(f"loss= takes a function of (output, target), not a {type(loss).__name__}")
         self.module = model
         self._device = device_of(model)
         self.layers: list[Layer] = chain(_modules(model, layers))
@@ -331,12 +333,19 @@ class ParallelModel:
 def _modules(
     model: torch.nn.Module, layers: Callable[[Any], Sequence[torch.nn.Module]] | None
 ) -> list[torch.nn.Module]:
-    """What data passes, in order."""
+    """What data passes, in order. Raises ValueError where `layers` gives something else."""
     if layers is None:
         if isinstance(model, torch.nn.Sequential) and _passes_them_in_order(model):
             return list(model)  # not its children(): these name a module that stands there twice once
         return known.of(model)
-    return list(layers(model))
+    made: Any = layers(model) if callable(layers) and not isinstance(layers, torch.nn.Module) else layers
+    found = list(made) if isinstance(made, Iterable) else [made]
+    if made is layers or not all(isinstance(each, torch.nn.Module) for each in found) or found == [made]:
+        raise ValueError(
+            "layers= takes a function of the model that gives a list of modules, in the order in which data passes "
+            "them: layers=lambda m: [m.embed, *m.blocks, m.head]"
+        )
+    return found
 
 
 def _passes_them_in_order(model: torch.nn.Sequential) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from blake3 import blake3
 from tests.integration.site_training import CLASSES, FEATURES, SAMPLES, WIDTH, Block, Points, make_model, make_optimizer
+from torch.utils.data import DataLoader
 
 from chaos import Coordinator
 from chaos.worker_group.data import Loader, Permutation
@@ -223,6 +224,31 @@ def test_a_layer_that_is_forgotten_is_named() -> None:
             coordinator.parallelize(model, layers=lambda m: list(m)[:-1], loss=LOSS)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [[], make_model()[0], lambda m: None, lambda m: m[0], lambda m: ["0", "1"]],
+    ids=("list", "module", "nothing", "one", "names"),
+)
+def test_layers_that_are_no_function_that_gives_modules_are_refused_with_what_to_write(given: Any) -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ValueError, match="layers= takes a function of the model that gives a list of modules"):
+            coordinator.parallelize(make_model(), layers=given, loss=LOSS)
+
+
+def test_a_loss_that_cannot_be_called_is_refused() -> None:
+    nothing: Any = None
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ValueError, match="loss= takes a function"):
+            coordinator.parallelize(make_model(), loss=nothing)
+
+
+class Stream(torch.utils.data.IterableDataset[int]):
+    """A data set without numbers."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+
+
 def other() -> Any:
     """A scheduler of an optimizer that has nothing to do with the model."""
     return torch.optim.lr_scheduler.StepLR(make_optimizer([torch.nn.Parameter(torch.ones(1))]), step_size=1)
@@ -250,9 +276,14 @@ def other() -> Any:
         ),
         (lambda c, m: c.loader(Points(), global_batch=10, micro_batch=4), "cannot be cut into micro-batches of 4"),
         (lambda c, m: c.loader(Points(), global_batch=1000, micro_batch=4), "has 96 samples and a step takes 1000"),
+        (lambda c, m: c.loader(DataLoader(Points()), global_batch=8, micro_batch=4), "DataLoader cannot be read"),
+        (lambda c, m: c.loader(Stream(), global_batch=8, micro_batch=4), "Stream cannot be read by number"),
         (lambda c, m: c.parallelize(make_model(), loss=LOSS), "parallelized or replicated already"),
     ],
-    ids=("optimizer", "clip", "scheduler", "foreign", "nothing", "plateau", "batch", "data", "twice"),
+    ids=(
+        *("optimizer", "clip", "scheduler", "foreign", "nothing", "plateau", "batch", "data"),
+        *("batches", "stream", "twice"),
+    ),
 )
 def test_bad_input_is_refused_in_a_sentence(call: Callable[[Any, Any], Any], text: str) -> None:
     with Coordinator(standalone=True, handle_signals=False) as coordinator:
