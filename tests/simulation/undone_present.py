@@ -142,4 +142,33 @@ PRESENT = (
         ),
         test="test_waits:test_a_round_that_begins_anew_again_and_again_waits_for_the_same_site_and_no_longer",
     ),
+    Undone(
+        row=147,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reached:ReachedRound.outlived_training",
+                "self._without <= worker_round + 1",
+                "True",
+            ),
+        ),
+        test="test_lineage:"
+        "test_a_worker_without_which_two_rounds_may_have_been_done_did_not_train_to_the_end",
+    ),
+    Undone(
+        row=148,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.progress:Progress.rejected",
+                "last_index < self.match_index or previous_index == self.match_index",
+                "last_index < self.match_index",
+            ),
+            Patch(
+                "chaos_protocols.agreement.raft.progress:Progress.rejected",
+                "previous_index < self.match_index or (",
+                "previous_index <= self.match_index or (",
+            ),
+        ),
+        test="test_replication:"
+        "test_a_follower_that_has_other_entries_in_the_place_of_those_it_acknowledged_is_sent_them_again",
+    ),
 )

@@ -53,6 +53,8 @@ class ReachedRound:
         self._outlived = noted if noted.active else None
         """What was noted of a worker that trained until the daemon before this one ended; None: nothing, or a round was
         done since, or a state loaded."""
+        self._without = 0
+        """The newest round that was open here while the worker did not train: others may have done it."""
 
     def of(self, roster: Roster) -> int:
         """The newest round of the roster's history that the journal knows; 0: none."""
@@ -62,7 +64,9 @@ class ReachedRound:
         """Whether a worker with the state of that round trained until the daemon ended: nobody has more than one round
         more."""
         noted = self._outlived
-        return noted is not None and noted.lineage == roster.restore_epoch and worker_round >= noted.round
+        if noted is None or noted.lineage != roster.restore_epoch:
+            return False
+        return noted.round <= worker_round and self._without <= worker_round + 1
 
     @property
     def _held(self) -> int:
@@ -154,6 +158,8 @@ class ReachedRound:
         """At the end of every event. A round is open here, and this site's worker does not train: that is noted before
         anything is given to it. And that rules were agreed."""
         noted, rounds = self.noted, self._rounds
+        if rounds.running is not None and not rounds.active:
+            self._without = max(self._without, rounds.running.round)
         idle = noted.active and not rounds.active and rounds.running is not None
         if idle or roster.rules > noted.rules:
             known = max(noted.rules, roster.rules)

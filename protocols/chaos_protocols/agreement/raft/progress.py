@@ -71,17 +71,18 @@ class Progress:
         return more
 
     def rejected(self, previous_index: int, conflict_index: int, last_index: int) -> None:
-        """Its log does not contain `previous_index` of ours. Answers that are older than what is known change nothing,
-        unless the follower's log is shorter than what it had acknowledged: then it lost its log, and must be sent it
-        again."""
+        """Its log does not contain `previous_index` of ours. Answers that are older than what is known change nothing.
+        If that is the last entry that it had acknowledged, which every beat asks for, or its log is shorter than that,
+        then it lost its log, or the end of it, and must be sent it again: so does a machine that was copied before it
+        had acknowledged that. A late answer that looks the same costs one more probe."""
         if self.mode is Mode.SNAPSHOT:
             self.snapshot_missing = self.snapshot_missing or previous_index >= self.next_index
             return
         if previous_index >= self.next_index:
             return
-        if last_index < self.match_index:
+        if last_index < self.match_index or previous_index == self.match_index:
             self.match_index = 0
-        elif previous_index <= self.match_index or (self.mode is Mode.PROBE and previous_index != self.next_index - 1):
+        elif previous_index < self.match_index or (self.mode is Mode.PROBE and previous_index != self.next_index - 1):
             return
         self.mode = Mode.PROBE
         self.probe_ready = True

@@ -57,6 +57,16 @@ def test_who_was_given_a_state_knows_how_far_the_run_has_come_though_no_round_wa
     assert not reached.outlived_training(bench.roster, 4), "others may have done rounds since it was given that"
 
 
+def test_a_worker_without_which_two_rounds_may_have_been_done_did_not_train_to_the_end() -> None:
+    """Its daemon gave weight 0 to the second one, and never heard what came of it (seed 6011772 with a guest)."""
+    for open_round, trained in ((5, True), (6, False)):
+        reached = Reached(lineage=NEW, round=4, held=NEW, active=True)
+        bench = Follower(D, roster_of(A, B, D, first_round=open_round, restore_epoch=NEW), reached=reached)
+        (_, asked), *_ = sent(hello(bench, 4) + bench.alive(1.0), StateRequest)
+        assert bench.machine.rounds.running is not None and bench.machine.rounds.running.round == open_round
+        assert (asked.worker_round, asked.trained) == (4, trained)
+
+
 def test_a_state_of_a_history_that_was_given_up_says_nothing_of_the_present_one() -> None:
     bench = fetched(Reached(lineage=OLD, round=9))
     reached = bench.machine.participation.reached

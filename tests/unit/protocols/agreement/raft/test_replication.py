@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.unit.protocols.agreement.raft.cluster import SETTINGS, Cluster, configuration
 from tests.unit.protocols.agreement.raft.test_election import TENURE, resolved
@@ -262,6 +263,29 @@ def test_a_voter_that_lost_its_log_is_sent_it_again() -> None:
     disk.entries = []
     cluster.start(other)
     cluster.run_until(lambda: len(cluster.applied(other)) == 5, 2.0)
+
+
+def test_a_follower_that_has_other_entries_in_the_place_of_those_it_acknowledged_is_sent_them_again() -> None:
+    """Its machine had been copied a moment before it acknowledged them, and its log is as long as it was (seed 9128535,
+    5 sites)."""
+    cluster, former, (_, other) = resolved("abc")
+    cluster.crash(former)
+    cluster.run_until(lambda: cluster.leader() is not None)
+    leading = cluster.leader()
+    assert leading is not None
+    leader = leading.site
+    cluster.start(former)
+    for _ in range(5):
+        cluster.propose(leader)
+    cluster.run(0.5)
+    behind = next(one for one in (former, other) if one != leader)
+    cluster.crash(behind)
+    disk = cluster.nodes[SiteId(behind)].disk
+    assert disk.entries[-1].index == leading.match_index(SiteId(behind)) == leading.last_index
+    disk.entries = [msgspec.structs.replace(one, term=min(one.term, leading.term - 1)) for one in disk.entries]
+    cluster.start(behind)
+    cluster.run_until(lambda: len(cluster.applied(behind)) == 5, 2.0)
+    assert cluster.nodes[SiteId(behind)].disk.entries[-1].term == leading.term
 
 
 def test_old_and_impossible_rejections_change_nothing() -> None:
