@@ -151,8 +151,7 @@ PRESENT = (
                 "True",
             ),
         ),
-        test="test_lineage:"
-        "test_a_worker_without_which_two_rounds_may_have_been_done_did_not_train_to_the_end",
+        test="test_lineage:test_a_worker_without_which_two_rounds_may_have_been_done_did_not_train_to_the_end",
     ),
     Undone(
         row=148,
