@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
+from chaos.alone import AloneRounds
 from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
 from chaos.dealing import Dealing, check_samples
 from chaos.entering import DaemonLine, Entering
-from chaos.errors import HalfAppliedStep, LeftRun
+from chaos.errors import LeftRun
 from chaos.frameworks import Apply, Array, NumpyFramework, Setting, UpdateHook, framework_of
 from chaos.overlapping import Overlapping
 from chaos.paths import socket_path
@@ -74,7 +75,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         Entering.__init__(self, line, standalone=standalone, encoding=encoding, allow_lossy=allow_lossy)
         self._set_to_none = zero_grad_set_to_none
         self._sync = sync
-        self._round = 0
+        self._alone_rounds = AloneRounds(self._signals, self._say)
         self._averaged_alone = self._noticed = False
         self._told_left = False
         self._closed = False
@@ -260,13 +261,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         return due
 
     def _alone(self) -> bool:
-        with self._signals:
-            try:
-                done = self._registered().apply_alone(self._round + 1)
-            except BaseException as error:
-                raise HalfAppliedStep(f"the update of round {self._round + 1} failed: {error}") from error
-            self._round += int(done)
-        return True
+        return self._alone_rounds.make(self._registered())
 
     def _ended(self, done: bool) -> bool:
         if not done:
@@ -318,7 +313,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
     def round(self) -> int:
         """The last round applied: the state is that of its end. 0 before the first."""
         model = self._parallel or self._replicated
-        alone = self._round if model is None else model.round
+        alone = self._alone_rounds.round if model is None else model.round
         return self._conversation.round if self._conversation is not None else alone
 
     @property

@@ -230,6 +230,10 @@ class Framework(Protocol):
         multiplied by it for this update."""
         ...
 
+    def not_finite(self, optimizers: Sequence[str]) -> str:
+        """What of a contribution with gradients for these optimizers is not finite, for people; empty: all of it is."""
+        ...
+
     def check_learning_rates(self) -> None:
         """Raises ValueError where `lr_factor` could change nothing."""
         ...

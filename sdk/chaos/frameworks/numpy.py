@@ -110,6 +110,11 @@ class NumpyFramework:
         """The function of the user, on the gradients as they stand."""
         self._apply(self._averaged, number)
 
+    def not_finite(self, optimizers: Sequence[str]) -> str:
+        there = self.gradients.items() if optimizers else ()
+        odd = next((name for name, gradient in there if not np.isfinite(gradient).all()), None)
+        return "" if odd is None else f"the gradient of {odd!r}"
+
     def check_learning_rates(self) -> None:
         """`apply` has its own, and takes the factor from `Coordinator.lr_factor`."""
 
@@ -159,12 +164,11 @@ class NumpyLocalTraining:
 
     def step(self, number: int, optimizers: Sequence[str], advance: int = 1) -> str:
         """`apply(gradients, number)`."""
-        gradients = self._framework.gradients
-        odd = next((name for name, gradient in gradients.items() if not np.isfinite(gradient).all()), None)
-        if odd is None:
+        odd = self._framework.not_finite(self.optimizers)
+        if not odd:
             self._framework.run_apply(number)
         self._framework.discard()
-        return "" if odd is None else f"the gradient of {odd!r} is not finite"
+        return f"{odd} is not finite" if odd else ""
 
     def close_phase(self, steps: int) -> None:
         """Arrays have no schedule."""

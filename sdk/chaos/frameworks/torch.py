@@ -30,7 +30,8 @@ from chaos.frameworks.base import (
     fact_item,
 )
 from chaos.frameworks.local import kept_apart
-from chaos.frameworks.torch_buffers import ModelBuffer, checked, write_buffer
+from chaos.frameworks.torch_buffers import ModelBuffer, checked, odd_buffer, write_buffer
+from chaos.frameworks.torch_gradients import odd_gradient, read_gradients, write_gradients
 from chaos.frameworks.torch_local import TorchLocalTraining
 from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
 from chaos.frameworks.torch_pieces import GradientsAsTheyCome
@@ -123,7 +124,7 @@ class TorchFramework:
             if run.buffers:
                 torch._foreach_copy_(run.buffer_views, [checked(buffer) for buffer in run.buffers])
             if what is What.GRADIENT:
-                _read_gradients(run.parameter_views, run.parameters)
+                read_gradients(run.parameter_views, run.parameters)
             elif run.parameters:
                 torch._foreach_copy_(run.parameter_views, run.parameters)
 
@@ -133,7 +134,7 @@ class TorchFramework:
             for buffer, part in zip(run.buffers, run.buffer_views, strict=True):
                 write_buffer(buffer, part)
             if what is What.GRADIENT:
-                _write_gradients(run.parameter_views, run.parameters)
+                write_gradients(run.parameter_views, run.parameters)
             elif run.parameters:
                 torch._foreach_copy_(run.parameters, run.parameter_views)
                 self._watch.settle()
@@ -203,6 +204,13 @@ class TorchFramework:
             with torch.no_grad():
                 for buffer in self._buffers:
                     buffer.commit()
+
+    def not_finite(self, optimizers: Sequence[str]) -> str:
+        sources = [(slot, self._sources[slot.name]) for slot in self.slots]
+        odd = odd_gradient(
+            (s.name, p.grad) for s, p in sources if isinstance(p, torch.Tensor) and s.optimizer in optimizers
+        )
+        return f"the gradient of {odd!r}" if odd else odd_buffer(self._buffers)
 
     def check_learning_rates(self) -> None:
         check_rates(self._optimizers)
@@ -358,31 +366,6 @@ class TorchFramework:
 
 _EXACT_AS_FLOAT32 = (torch.float32, torch.bfloat16, torch.float16)
 _SUMMED_AS = {"float64": torch.float64, "float32": torch.float32}
-
-
-def _read_gradients(views: list[torch.Tensor], parameters: list[torch.Tensor]) -> None:
-    """A parameter without a gradient gives zeros."""
-    gradients, there = [], []
-    for view, parameter in zip(views, parameters, strict=True):
-        gradient = parameter.grad
-        if gradient is None:
-            view.zero_()
-        else:
-            gradients.append(gradient.to_dense() if gradient.is_sparse else gradient)
-            there.append(view)
-    if gradients:
-        torch._foreach_copy_(there, gradients)
-
-
-def _write_gradients(views: list[torch.Tensor], parameters: list[torch.Tensor]) -> None:
-    gradients = []
-    for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is None or gradient.is_sparse:
-            gradient = parameter.grad = torch.empty_like(parameter)
-        gradients.append(gradient)
-    if gradients:
-        torch._foreach_copy_(gradients, views)
 
 
 def _slot(name: str, source: torch.Tensor | ModelBuffer, optimizer: str) -> Slot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -58,3 +59,9 @@ def write_buffer(buffer: ModelBuffer, average: torch.Tensor) -> None:
         live.copy_(average)
     else:
         live.copy_(average.round())
+
+
+def odd_buffer(buffers: Iterable[ModelBuffer]) -> str:
+    """The first that holds a number that is none, for people; empty: all are."""
+    floating = (buffer for buffer in buffers if buffer.live.is_floating_point())
+    return next((repr(each.name) for each in floating if not torch.isfinite(each.live.double()).all()), "")

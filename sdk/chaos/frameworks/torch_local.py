@@ -11,6 +11,7 @@ import torch
 
 from chaos.frameworks.base import Bytes, Slot, StateItem, Update, UpdateHook
 from chaos.frameworks.local import CommittedItem
+from chaos.frameworks.torch_gradients import odd_gradient
 from chaos.frameworks.torch_watch import OutsideWatch
 
 
@@ -60,7 +61,7 @@ class TorchLocalTraining:
 
     def step(self, number: int, optimizers: Sequence[str], advance: int = 1) -> str:
         with self._watch.update():
-            odd = self._not_finite(frozenset(optimizers))
+            odd = odd_gradient((s.name, p.grad) for s, p in self._parameters if s.optimizer in optimizers)
             if not odd:
                 for name in optimizers:
                     self._optimizers[name].step()
@@ -135,22 +136,3 @@ class TorchLocalTraining:
             for scheduler in self._schedulers.values():
                 scheduler.step()
         self._scheduled += max(0, steps)
-
-    def _not_finite(self, optimizers: frozenset[str]) -> str:
-        """The first parameter of these optimizers whose gradient holds a number that is none. One question to the
-        device, as long as there is no such number."""
-        there = [
-            (slot.name, parameter.grad)
-            for slot, parameter in self._parameters
-            if slot.optimizer in optimizers and parameter.grad is not None
-        ]
-        dense = [gradient.coalesce().values() if gradient.is_sparse else gradient for _, gradient in there]
-        by_device: dict[torch.device, list[torch.Tensor]] = {}
-        for gradient in dense:
-            by_device.setdefault(gradient.device, []).append(gradient)
-        with torch.no_grad():
-            norms = [torch.stack(torch._foreach_norm(some)).sum() for some in by_device.values()]
-            if all(bool(torch.isfinite(norm)) for norm in norms):
-                return ""
-            finite = (bool(torch.isfinite(gradient).all()) for gradient in dense)
-            return next((name for (name, _), fine in zip(there, finite, strict=True) if not fine), "")

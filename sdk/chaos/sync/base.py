@@ -157,9 +157,9 @@ class SyncSession(Protocol):
         """What lies at this byte of the vector, for people (`the gradient of 'layer.weight'`)."""
         ...
 
-    def apply_alone(self, round: int) -> bool:
-        """The same for a round without others, from this site's own contribution, without a vector. False: this site
-        has nothing to give, and the round is still to come."""
+    def apply_alone(self, round: int) -> str:
+        """The same for a round without others, from this site's own contribution. Why it was not done: this site has
+        nothing to give, and the round is still to come; empty: it was."""
         ...
 
     def reset(self, round: int) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item
+from chaos.skipped import BY_THE_SCRIPT
 from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
 from chaos.sync.learning_rate import LearningRateRule, LearningRates
 from chaos.sync.notes import Agreed, NotesLayout, Numbers, RoundNote, out_of_phase
@@ -221,21 +222,25 @@ class EveryStepSession:
         slot = slot_at(self._runs, start)
         return f"the gradient of {slot.name!r}" if slot.kind is SlotKind.PARAMETER else repr(slot.name)
 
-    def apply_alone(self, round: int) -> bool:
+    def apply_alone(self, round: int) -> str:
         self._drop_pieces()
         if self._part.skip:
             self._framework.discard()
             if self._data is None:
-                return False
+                return BY_THE_SCRIPT
+        elif odd := self._framework.not_finite(self._chosen(self._part.optimizers)):
+            self.withheld()
+            self.skip(round)
+            return f"{odd} is not finite"
         if self._notes is None:
             self._framework.optimizer_step(round)
-            return True
+            return ""
         numbers = np.zeros(self._notes_bytes // 8)
         self._say(self._note(self._part), numbers)
         self.agreed = agreed = self._learn(numbers)
         self._framework.optimizer_step(round, agreed.shares, agreed.metrics, self._rates.factor)
         self.averaged_over(self._part.samples)
-        return True
+        return ""
 
     def reset(self, round: int) -> None:
         """Gradients belong to the step that is being computed: nothing is kept from round to round."""
@@ -266,14 +271,18 @@ class EveryStepSession:
 
     def _note(self, part: Part) -> RoundNote:
         assert self._notes is not None
-        known = self._notes.optimizers
-        chosen = by_name(known, part.optimizers) if part.optimizers is not None else known
+        chosen = frozenset(self._chosen(part.optimizers))
         self._notes.check(part.metrics)
         return RoundNote(
-            optimizers=frozenset() if part.skip else frozenset(chosen),
+            optimizers=frozenset() if part.skip else chosen,
             wants_to_end=part.wants_to_end,
             metrics=part.metrics,
         )
+
+    def _chosen(self, optimizers: Sequence[str] | None) -> Sequence[str]:
+        """Those that a part with these is for."""
+        known = self._framework.optimizers
+        return by_name(known, optimizers) if optimizers is not None else known
 
 
 def _what(run: Run) -> What:

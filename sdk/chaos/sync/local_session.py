@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from chaos.finite import first_not_finite
 from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item
+from chaos.skipped import BY_THE_SCRIPT
 from chaos.sync.anchors import Anchor
 from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
 from chaos.sync.fragments import Fragments
@@ -306,13 +308,19 @@ class LocalStepsSession:
         slot = self._fragments.slot_at(start, self._given_part)
         return f"{slot.name!r}, after the local steps" if slot.kind is SlotKind.PARAMETER else repr(slot.name)
 
-    def apply_alone(self, round: int) -> bool:
+    def apply_alone(self, round: int) -> str:
         vector: Bytes = np.zeros(self.contribution.size_bytes, dtype=np.uint8)
         if not self.contribute(vector, round):
             self.skip(round)
-            return False
+            return BY_THE_SCRIPT
+        odd = first_not_finite(vector, self.contribution)
+        if odd is not None:
+            why = f"{self.name_at(odd)} is not finite"
+            self.withheld()
+            self.skip(round)
+            return why
         self.apply(vector, round)
-        return True
+        return ""
 
     def reset(self, round: int) -> None:
         self.notice = ""

@@ -85,7 +85,7 @@ class LayersSession:
     def name_at(self, start: int) -> str:
         return repr(self._vectors.name_at(start))
 
-    def apply_alone(self, round: int) -> bool:
+    def apply_alone(self, round: int) -> str:
         raise AssertionError("alone, the steps of a parallel model are its own (TrainsAlone)")
 
     def reset(self, round: int) -> None:

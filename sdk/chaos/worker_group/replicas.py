@@ -219,7 +219,7 @@ class SummedSession:
     def withheld(self) -> None:
         self._session.withheld()
 
-    def apply_alone(self, round: int) -> bool:
+    def apply_alone(self, round: int) -> str:
         raise AssertionError("alone, the steps of a replicated model are its own (ReplicaAlone)")
 
     def reset(self, round: int) -> None:

@@ -12,9 +12,10 @@ import torch
 from tests.unit.sdk.fake_daemon import FakeDaemon
 from tests.unit.sdk.line import Line, ShortFolder
 
-from chaos import Coordinator, NothingFinite
+from chaos import Coordinator, EveryStep, LocalSGD, NothingFinite
 from chaos.finite import PIECE_BYTES, first_not_finite
 from chaos.skipped import BY_THE_SCRIPT, SKIPS_SINCE, TRIES_MAX, SkippedRounds
+from chaos.sync import SyncMode
 from chaos.testing import LocalRun
 from chaos_protocols.wire.state_spec import contribution_spec
 from chaos_protocols.wire.worker import (
@@ -88,6 +89,47 @@ def test_a_round_that_never_comes_to_anything_finite_ends_the_script_with_the_re
 
     with LocalRun(sites=2) as run:
         assert run.together(script, script) == [[-2.0] * 3] * 2
+
+
+def test_alone_a_step_that_is_not_finite_is_left_out_as_well(capfd: pytest.CaptureFixture[str]) -> None:
+    with Line(None, verbose=True) as line:
+        line.register()
+        assert line.step(2.0) and line.step(math.nan) and line.coordinator.round == 1
+        assert line.step(3.0) and line.weights.tolist() == [-5.0] * 3
+        assert "round 2: the gradient of 'weights' is not finite" in capfd.readouterr().err
+        for _ in range(TRIES_MAX):
+            assert line.step(math.inf)
+        with pytest.raises(NothingFinite, match="'weights' is not finite, in 100 tries of round 3"):
+            line.step(math.inf)
+
+
+def test_alone_a_scaler_that_begins_too_high_finds_its_scale() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        coordinator.register(model, optimizer)
+        while coordinator.round < 2:
+            scaler.scale(100 * model(torch.ones(1, 2)).sum()).backward()
+            scaler.unscale_(optimizer)
+            coordinator.step()
+            scaler.update()
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("mode", [EveryStep(), EveryStep(notes=True), LocalSGD(every=1)])
+def test_alone_a_buffer_or_a_parameter_that_is_not_finite_goes_with_its_step(mode: SyncMode) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2, affine=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Coordinator(standalone=True, handle_signals=False, verbose=False, sync=mode) as coordinator:
+        coordinator.register(model, optimizer)
+        before = coordinator.state_digest()
+        with torch.no_grad():
+            model(torch.full((4, 2), math.nan))
+        model.eval()(torch.ones(4, 2)).sum().backward()
+        optimizer.zero_grad(set_to_none=False)
+        coordinator.step()
+        assert coordinator.round == 0 and coordinator.state_digest() == before
 
 
 def test_steps_that_the_script_skips_are_no_vain_tries() -> None:

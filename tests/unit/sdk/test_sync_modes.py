@@ -94,11 +94,11 @@ class LocalStepsSession:
     def name_at(self, start: int) -> str:
         return f"number {start // 8}"
 
-    def apply_alone(self, round: int) -> bool:
+    def apply_alone(self, round: int) -> str:
         vector = np.zeros(self.contribution.size_bytes, dtype=np.uint8)
         self.contribute(vector, round)
         self.apply(vector, round)
-        return True
+        return ""
 
     def reset(self, round: int) -> None:
         self._steps, self._samples = 0, 0.0
