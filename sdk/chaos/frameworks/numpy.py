@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chaos.errors import ChangedOutside
 from chaos.frameworks.base import (
     Bytes,
     GradientSource,
@@ -44,6 +45,7 @@ class NumpyFramework:
         self._apply = apply
         for name, array in self._arrays.items():
             _check(name, array)
+        named: dict[str, object] = {"arrays": arrays, "gradients": gradients}
         if gradients is None:
             gradients = {name: np.zeros_like(array) for name, array in self._arrays.items() if array.dtype.kind == "f"}
         for name, array in gradients.items():
@@ -53,6 +55,9 @@ class NumpyFramework:
         if not gradients:
             raise ValueError("there is nothing to average: no registered array is floating point")
         self.gradients: dict[str, Array] = {name: gradients[name] for name in sorted(gradients)}
+        named["coordinator.gradients"] = self.gradients
+        self._held = [(keeper, there, {**there}) for keeper, there in named.items() if isinstance(there, dict)]
+        """The script's own; another mapping may make an array whenever it is asked."""
         self.slots: Sequence[Slot] = [
             Slot(
                 name=name,
@@ -132,6 +137,15 @@ class NumpyFramework:
         """Arrays do not tell who wrote to them: what a script changes by hand is left to the digests."""
 
     def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+        """Nothing is averaged of an array that was put in a registered one's place, and nobody else gets it."""
+        for keeper, there, registered in self._held:
+            name = next((name for name, array in registered.items() if there.get(name, array) is not array), None)
+            if name is not None:
+                raise ChangedOutside(
+                    f"{keeper}[{name!r}] is not the array that was registered any more, after round {round}, so rounds "
+                    f"do not see what is in it: write into the registered one, {keeper}[{name!r}][...] = value, and do "
+                    f"not put another in its place ({keeper}[{name!r}] = value)"
+                )
         return ""
 
     def release(self) -> None:
@@ -209,6 +223,8 @@ def _read_only(array: Array) -> Array:
 def _check(name: str, array: Array) -> None:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{name!r} is a {type(array).__name__}; register numpy arrays (they are updated in place)")
+    if array.dtype.hasobject:
+        raise ValueError(f"{name!r} holds Python objects (dtype {array.dtype}), which no other site can be sent")
     if not array.flags.c_contiguous or not array.flags.writeable:
         raise ValueError(f"{name!r} must be contiguous and writable; register a copy: np.ascontiguousarray(...).copy()")
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chaos import ChangedOutside, Coordinator
 from chaos.frameworks.base import What
 from chaos.frameworks.numpy import NumpyFramework
 
@@ -30,3 +31,31 @@ def test_apply_reads_the_average_where_it_lies_and_cannot_write_to_it() -> None:
     assert np.shares_memory(seen[0], framework.gradients["w"])
     assert seen[0] is seen[1]
     assert framework.gradients["w"].tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("keeper", ["arrays", "gradients", "coordinator.gradients"])
+def test_an_array_in_the_place_of_a_registered_one_is_told_with_what_to_write(keeper: str) -> None:
+    """A round would average, or keep, numbers that nobody looks at."""
+    arrays, gradients = {"w": np.zeros(3)}, {"w": np.zeros(3)}
+
+    def apply(averaged: Mapping[str, np.ndarray], round: int) -> None:
+        if keeper == "arrays" and round == 2:
+            arrays["w"] = arrays["w"] - averaged["w"]
+        else:
+            arrays["w"] -= averaged["w"]
+
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        coordinator.register(arrays=arrays, apply=apply, gradients=gradients)
+        for _ in range(2):
+            gradients["w"] += 1.0
+            coordinator.step()
+        if keeper != "arrays":
+            filled = gradients if keeper == "gradients" else coordinator.gradients
+            filled["w"] = np.ones(3)
+        with pytest.raises(ChangedOutside, match=rf"^{keeper}\['w'\] is not the array.* {keeper}\['w'\]\[\.\.\.\] = "):
+            coordinator.step()
+
+
+def test_an_array_of_objects_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="'words' holds Python objects"):
+        NumpyFramework({"w": np.zeros(3), "words": np.array([None])}, lambda averaged, round: None, None)
