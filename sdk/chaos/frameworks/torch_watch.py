@@ -75,6 +75,8 @@ class OutsideWatch:
         self._trained = [trained.get(name, "") for name in self._names]
         self._wanted = [parameter.requires_grad for parameter in self._parameters]
         self._sizes = self._group_sizes()
+        self._kinds = self._kinds_now()
+        self._states = [optimizer.state for optimizer in self._optimizers.values()]
         self._inside = self._closed = self._told_of_zeros = False
         self._stepped: list[torch.optim.Optimizer] = []
         self._versions: list[int] = []
@@ -115,8 +117,10 @@ class OutsideWatch:
         self._check_steps(round)
         self._check_trained(round, optimizers)
         self._check_schedulers(round)
+        self._check_loaded(round)
         self._check_options(round)
         self._check_places()
+        self._check_kinds()
         return " ".join(filter(None, (self._without_gradients(round, optimizers), self._changed(round))))
 
     def _without_gradients(self, round: int, optimizers: Sequence[str] | None) -> str:
@@ -219,6 +223,30 @@ class OutsideWatch:
                     "(register(scheduler=...)) and remove its step() from the loop, or change options in on_update="
                 )
 
+    def _check_loaded(self, round: int) -> None:
+        """The shared state looks where the optimizer kept its own when it was registered."""
+        for (name, optimizer), state in zip(self._optimizers.items(), self._states, strict=True):
+            if optimizer.state is not state:
+                raise ChangedOutside(
+                    f"{name}.load_state_dict() was called after register(), by round {round}: what it loaded is no part of "
+                    "the run's state, so a joiner would be sent other moments: load a checkpoint before register() "
+                    "(where the run has others already, it brings its own state)"
+                )
+
+    def _check_kinds(self) -> None:
+        if (now := self._kinds_now()) == self._kinds:
+            return
+        for name, kind, before in zip(self._names, now, self._kinds, strict=True):
+            if kind != before:
+                raise ChangedOutside(
+                    f"the parameter {name!r} is {_kind(*kind)} now, and was {_kind(*before)} when it was registered: "
+                    "move the model, and change its type, before register() (for fewer bits in the forward pass alone: "
+                    "torch.autocast)"
+                )
+
+    def _kinds_now(self) -> list[tuple[torch.dtype, torch.device]]:
+        return [(parameter.dtype, parameter.device) for parameter in self._parameters]
+
     def _check_places(self) -> None:
         """A layer in another place, or in another wrapper, is no harm as long as the model has its parameters."""
         if all(keeper.get(key) is held for keeper, key, held in self._places):
@@ -261,6 +289,10 @@ def _value(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().reshape(-1).tolist()
     return list(value) if isinstance(value, list) else value
+
+
+def _kind(dtype: torch.dtype, device: torch.device) -> str:
+    return f"{str(dtype).removeprefix('torch.')} on {device}"
 
 
 def _listed(names: Sequence[str]) -> str:

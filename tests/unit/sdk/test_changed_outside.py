@@ -86,9 +86,19 @@ def another_layer(made: Training) -> None:
     made.model[0] = nn.Linear(3, 2)
 
 
+def another_type(made: Training) -> None:
+    made.model.double()
+
+
+def loaded_optimizer(made: Training) -> None:
+    made.optimizer.load_state_dict(made.optimizer.state_dict())
+
+
 @pytest.mark.parametrize(
     ("mistake", "told"),
     [
+        (another_type, r"'model\.0\.weight' is float64 on cpu now, and was float32 on cpu .*before register\(\)"),
+        (loaded_optimizer, r"optimizer\.load_state_dict\(\) was called after register.*round 1.*before register\(\)"),
         (stray_step, r"optimizer\.step\(\) was called.*after round 1.*remove optimizer\.step\(\)"),
         (foreign_step, r"not registered \(Adam\).*register the one that you use"),
         (foreign_scheduler, r"'lr' of optimizer\.group0 .*\(0\.1 to 0\.05\).*register the scheduler"),
