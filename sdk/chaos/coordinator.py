@@ -231,9 +231,15 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         return self._ended(self._alone() if alone else not self.left)
 
     def _stepped(
-        self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False, *, idle: bool = False
+        self,
+        samples: int | None,
+        optimizers: Sequence[str] | None,
+        skip: bool = False,
+        *,
+        idle: bool = False,
+        computed: bool = True,
     ) -> Due | None:
-        """What is due now; None: this site is out of the run."""
+        """What is due now; None: this site is out of the run. `computed`: its gradients should be there."""
         check_samples(samples)
         if not idle and (begun := self._take_begun(samples, optimizers, skip=skip)) is not None:
             return None if self.left else begun
@@ -244,8 +250,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
             raise ValueError("average() has begun a round; finish it with update() before the next one")
         if self.left:
             return None
-        assert self._framework is not None
-        self._say(self._framework.changed_outside(self.round, () if skip or idle else optimizers))
+        self._look(() if skip or idle else optimizers, computed=computed)
         part = Part(
             samples=1.0 if samples is None else float(samples),
             optimizers=None if optimizers is None else tuple(optimizers),

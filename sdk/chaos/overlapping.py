@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 from chaos.conversation import Conversation
+from chaos.frameworks import Framework
 from chaos.sync import Due, SyncSession
 from chaos.sync.every_step import EveryStepSession
 
@@ -16,8 +17,14 @@ class Overlapping(ABC):
 
     def __init__(self) -> None:
         self._conversation: Conversation | None = None
+        self._framework: Framework | None = None
         self._begun: Due | None = None
         """What is due with the step whose backward pass was run within `overlap`."""
+
+    @property
+    @abstractmethod
+    def round(self) -> int:
+        """The last round applied."""
 
     @property
     @abstractmethod
@@ -29,8 +36,12 @@ class Overlapping(ABC):
         """Raises ValueError before anything is registered."""
 
     @abstractmethod
-    def _stepped(self, samples: int | None, optimizers: Sequence[str] | None) -> Due | None:
-        """What is due now; None: this site is out of the run."""
+    def _stepped(self, samples: int | None, optimizers: Sequence[str] | None, *, computed: bool = True) -> Due | None:
+        """What is due now; None: this site is out of the run. `computed`: its gradients should be there."""
+
+    @abstractmethod
+    def _say(self, text: str) -> None:
+        """Empty: nothing to say."""
 
     @contextlib.contextmanager
     def overlap(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> Iterator[None]:
@@ -53,7 +64,7 @@ class Overlapping(ABC):
         conversation = self._conversation
         if conversation is not None and not self.left:
             conversation.make_ready()
-        self._begun = self._stepped(samples, optimizers)
+        self._begun = self._stepped(samples, optimizers, computed=False)
         if self._begun is None:  # out of the run; `step` says so
             yield
             return
@@ -69,6 +80,19 @@ class Overlapping(ABC):
             session.break_off()
             raise
         session.pieces.pass_is_over()
+        self._look_for_gradients(optimizers)
+
+    def _look(self, optimizers: Sequence[str] | None, *, computed: bool) -> None:
+        """At what the script may have done since the last round, before a step for these optimizers."""
+        assert self._framework is not None
+        self._say(self._framework.changed_outside(self.round, optimizers))
+        if computed:
+            self._look_for_gradients(optimizers)
+
+    def _look_for_gradients(self, optimizers: Sequence[str] | None) -> None:
+        """Tell, once, of a step that has none."""
+        if self._framework is not None and (optimizers is None or len(optimizers)):
+            self._say(self._framework.without_gradients(self.round, optimizers))
 
     def _take_begun(self, samples: int | None, optimizers: Sequence[str] | None, *, skip: bool) -> Due | None:
         """What is due with the step that was begun; None: none was."""

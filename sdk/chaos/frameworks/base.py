@@ -263,6 +263,11 @@ class Framework(Protocol):
         the step is skipped. Raises ChangedOutside where it is certain."""
         ...
 
+    def without_gradients(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+        """A warning, once, if the step after `round` has no gradient at all for these optimizers (None: all), so that
+        zeros would count; else empty."""
+        ...
+
     def release(self) -> None:
         """Let go of the memory that was read from and written to. Safe to call twice."""
         ...

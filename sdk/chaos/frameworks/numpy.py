@@ -148,6 +148,10 @@ class NumpyFramework:
                 )
         return ""
 
+    def without_gradients(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+        """A gradient of numpy is always there."""
+        return ""
+
     def release(self) -> None:
         """Nothing of a region is kept."""
 

@@ -258,6 +258,9 @@ class TorchFramework:
     def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         return self._watch.look(round, optimizers and by_name(self.optimizers, optimizers))
 
+    def without_gradients(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+        return self._watch.without_gradients(round, optimizers and by_name(self.optimizers, optimizers))
+
     def release(self) -> None:
         self._runs = []
         self._watch.close()

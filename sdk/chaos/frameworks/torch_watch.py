@@ -121,18 +121,16 @@ class OutsideWatch:
         self._check_options(round)
         self._check_places()
         self._check_kinds()
-        return " ".join(filter(None, (self._without_gradients(round, optimizers), self._changed(round))))
+        return self._changed(round)
 
-    def _without_gradients(self, round: int, optimizers: Sequence[str] | None) -> str:
+    def without_gradients(self, round: int, optimizers: Sequence[str] | None) -> str:
         """A step before any backward pass, or after `zero_grad()`: told once, since its zeros count as any gradient."""
         if self._told_of_zeros:
             return ""
         for parameter, optimizer in zip(self._parameters, self._trained, strict=True):
             if parameter.grad is not None and optimizer and (optimizers is None or optimizer in optimizers):
                 return ""
-        self._told_of_zeros = optimizers is None or len(optimizers) > 0
-        if not self._told_of_zeros:
-            return ""
+        self._told_of_zeros = True
         return (
             f"no parameter had a gradient at the step after round {round}, so this site gave zeros, which count in the "
             "average: coordinator.step() follows backward(), and clears the gradients itself (no zero_grad() between "
@@ -170,8 +168,9 @@ class OutsideWatch:
             )
         raise ChangedOutside(
             f"optimizer.step() was called in the training loop after round {round}, but coordinator.step() runs the "
-            "registered optimizer itself, with the averaged gradients: remove optimizer.step() (with a GradScaler: "
-            "scaler.step(optimizer)) from the loop"
+            "registered optimizer itself, with the averaged gradients: remove optimizer.step() from the loop "
+            "(with a GradScaler: scaler.unscale_(optimizer) before coordinator.step(), in place of scaler.step(optimizer); "
+            "scaler.update() stays)"
         )
 
     def _check_trained(self, round: int, optimizers: Sequence[str] | None) -> None:
@@ -228,9 +227,9 @@ class OutsideWatch:
         for (name, optimizer), state in zip(self._optimizers.items(), self._states, strict=True):
             if optimizer.state is not state:
                 raise ChangedOutside(
-                    f"{name}.load_state_dict() was called after register(), by round {round}: what it loaded is no part of "
-                    "the run's state, so a joiner would be sent other moments: load a checkpoint before register() "
-                    "(where the run has others already, it brings its own state)"
+                    f"{name}.load_state_dict() was called after register(), by round {round}: what it loaded is no "
+                    "part of the run's state, so a joiner would be sent other moments: load a checkpoint before "
+                    "register() (where the run has others already, it brings its own state)"
                 )
 
     def _check_kinds(self) -> None:

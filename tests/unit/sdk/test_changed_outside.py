@@ -65,6 +65,13 @@ def stray_step(made: Training) -> None:
     made.optimizer.step()
 
 
+def scaled_step(made: Training) -> None:
+    """Who only took it away would give gradients that are still multiplied by the scale."""
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    scaler.step(made.optimizer)
+
+
 def foreign_step(made: Training) -> None:
     torch.optim.Adam(made.model.parameters()).step()
 
@@ -100,6 +107,7 @@ def loaded_optimizer(made: Training) -> None:
         (another_type, r"'model\.0\.weight' is float64 on cpu now, and was float32 on cpu .*before register\(\)"),
         (loaded_optimizer, r"optimizer\.load_state_dict\(\) was called after register.*round 1.*before register\(\)"),
         (stray_step, r"optimizer\.step\(\) was called.*after round 1.*remove optimizer\.step\(\)"),
+        (scaled_step, r"remove optimizer\.step\(\).*scaler\.unscale_\(optimizer\) .*in place of scaler\.step"),
         (foreign_step, r"not registered \(Adam\).*register the one that you use"),
         (foreign_scheduler, r"'lr' of optimizer\.group0 .*\(0\.1 to 0\.05\).*register the scheduler"),
         (weight_decay, r"'weight_decay' of optimizer\.group0 .*on_update="),

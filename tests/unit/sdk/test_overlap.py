@@ -370,3 +370,14 @@ def test_a_site_with_another_order_is_refused_with_both() -> None:
 
     with LocalRun(sites=2) as run, pytest.raises(ChaosError, match="given while gradients are computed"):
         run.together(ordered, plain)
+
+
+def test_a_gradient_that_comes_within_the_block_is_not_missed_before_it(capfd: pytest.CaptureFixture[str]) -> None:
+    with Training(None) as training:
+        for number in range(3):
+            with training.coordinator.overlap():
+                loss = training.loss()
+                if number != 1:
+                    loss.backward()  # type: ignore[no-untyped-call]
+            assert ("no parameter had a gradient" in capfd.readouterr().err) is (number == 1)
+            training.coordinator.step()
