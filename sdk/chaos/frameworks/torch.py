@@ -30,7 +30,7 @@ from chaos.frameworks.base import (
     fact_item,
 )
 from chaos.frameworks.local import kept_apart
-from chaos.frameworks.torch_buffers import ModelBuffer, checked, odd_buffer, write_buffer
+from chaos.frameworks.torch_buffers import ModelBuffer, check_writable, checked, odd_buffer, write_buffer
 from chaos.frameworks.torch_gradients import odd_gradient, read_gradients, write_gradients
 from chaos.frameworks.torch_local import TorchLocalTraining
 from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
@@ -256,6 +256,8 @@ class TorchFramework:
         self._watch.settle()
 
     def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+        for buffer in self._buffers:
+            buffer.check(round)
         return self._watch.look(round, optimizers and by_name(self.optimizers, optimizers))
 
     def without_gradients(self, round: int, optimizers: Sequence[str] | None = None) -> str:
@@ -316,6 +318,7 @@ class TorchFramework:
             seen.add(id(found.tensor))
             if found.tensor.is_complex():
                 raise ValueError(f"the buffer {found.name!r} is complex; only real and integer buffers can be averaged")
+            check_writable(found.name, found.tensor)
             committed = found.tensor.detach().clone()
             self._buffers.append(ModelBuffer(name=found.name, owner=found.module, key=found.key, committed=committed))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from chaos.errors import ChangedOutside
 from chaos.frameworks.base import Bytes
 from chaos.frameworks.torch_state import load_bytes
 
@@ -22,6 +23,18 @@ class ModelBuffer:
     owner: torch.nn.Module
     key: str
     committed: torch.Tensor
+
+    def check(self, round: int) -> None:
+        """Raises ChangedOutside where it is none any more that can be averaged with those of other sites."""
+        there = getattr(self.owner, self.key, None)
+        if isinstance(there, torch.Tensor) and there.shape == self.committed.shape:
+            return
+        now = f"has the shape {list(there.shape)}" if isinstance(there, torch.Tensor) else f"is {there!r:.40}"
+        raise ChangedOutside(
+            f"the buffer {self.name!r} {now} after round {round}, and had the shape {list(self.committed.shape)} when "
+            "it was registered: what all sites average keeps its shape; give it its last one before register(), or "
+            "register_buffer(..., persistent=False) where it is each site's own"
+        )
 
     @property
     def live(self) -> torch.Tensor:
@@ -43,12 +56,32 @@ class ModelBuffer:
 
 def checked(buffer: ModelBuffer) -> torch.Tensor:
     live = buffer.live
-    if live.dtype in (torch.int64, torch.uint64) and live.numel() and int(live.abs().max()) > EXACT_INTEGER_MAX:
+    if live.dtype in (torch.int64, torch.uint64) and live.numel() and _largest(live) > EXACT_INTEGER_MAX:
         raise ValueError(
             f"the integer buffer {buffer.name!r} holds values beyond 2**53, which an average cannot keep exactly; "
             "register it with persistent=False if it is the same on all sites"
         )
     return live
+
+
+def _largest(integers: torch.Tensor) -> int:
+    """By numpy: torch has no least or largest uint64, and the absolute value of the least int64 is negative."""
+    values = integers.detach().cpu().numpy()
+    return max(abs(int(values.min())), abs(int(values.max())))
+
+
+def check_writable(name: str, tensor: torch.Tensor) -> None:
+    """Raises ValueError for a buffer whose numbers have no place in memory each."""
+    if tensor.layout is not torch.strided:
+        raise ValueError(
+            f"the buffer {name!r} is sparse ({tensor.layout}), and only dense ones can be averaged: "
+            "register_buffer(..., persistent=False), if it is the same on all sites, or tensor.to_dense()"
+        )
+    if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise ValueError(
+            f"the buffer {name!r} was made by expand(), so that several of its numbers lie in one place, and an "
+            "average cannot be written into it: register_buffer(..., tensor.clone())"
+        )
 
 
 def write_buffer(buffer: ModelBuffer, average: torch.Tensor) -> None:

@@ -169,8 +169,8 @@ class OutsideWatch:
         raise ChangedOutside(
             f"optimizer.step() was called in the training loop after round {round}, but coordinator.step() runs the "
             "registered optimizer itself, with the averaged gradients: remove optimizer.step() from the loop "
-            "(with a GradScaler: scaler.unscale_(optimizer) before coordinator.step(), in place of scaler.step(optimizer); "
-            "scaler.update() stays)"
+            "(with a GradScaler: scaler.unscale_(optimizer) before coordinator.step(), in place of "
+            "scaler.step(optimizer); scaler.update() stays)"
         )
 
     def _check_trained(self, round: int, optimizers: Sequence[str] | None) -> None:

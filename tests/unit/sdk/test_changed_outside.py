@@ -97,6 +97,14 @@ def another_type(made: Training) -> None:
     made.model.double()
 
 
+def longer_buffer(made: Training) -> None:
+    made.model[1].running_mean = torch.zeros(5)
+
+
+def no_buffer(made: Training) -> None:
+    made.model[1].running_mean = None
+
+
 def loaded_optimizer(made: Training) -> None:
     made.optimizer.load_state_dict(made.optimizer.state_dict())
 
@@ -105,6 +113,8 @@ def loaded_optimizer(made: Training) -> None:
     ("mistake", "told"),
     [
         (another_type, r"'model\.0\.weight' is float64 on cpu now, and was float32 on cpu .*before register\(\)"),
+        (longer_buffer, r"'model\.1\.running_mean' has the shape \[5\] .* had the shape \[2\] .*persistent=False"),
+        (no_buffer, r"'model\.1\.running_mean' is None .* had the shape \[2\] .*persistent=False"),
         (loaded_optimizer, r"optimizer\.load_state_dict\(\) was called after register.*round 1.*before register\(\)"),
         (stray_step, r"optimizer\.step\(\) was called.*after round 1.*remove optimizer\.step\(\)"),
         (scaled_step, r"remove optimizer\.step\(\).*scaler\.unscale_\(optimizer\) .*in place of scaler\.step"),
