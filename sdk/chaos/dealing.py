@@ -43,7 +43,9 @@ class Dealing(ABC):
             return 0
         if samples is None and not skip:
             raise ValueError("with a sampler say how many of its samples a step is about: step(samples=len(batch))")
-        return samples or 0
+        if samples is not None and samples != int(samples):
+            raise ValueError(f"samples = {samples}: with a sampler a step is about a whole number of its samples")
+        return int(samples or 0)
 
     def _round_without_data(self) -> bool:
         """For a sampler that has nothing for this site at the moment. False: the script is to end."""

@@ -22,6 +22,10 @@ LEASE_MAX = 1 << 20
 TABLE_MAX = 1 << 24
 """Positions that all leases may hold together: 128 MB of shared state."""
 
+AGAIN_MAX = 20
+"""So often the batches of a loader that was left may come again before a step is made: who looks into it does so once,
+or a few times."""
+
 
 class ElasticSampler:
     """Every sample of an epoch is trained on once, by some site, however sites come and go.
@@ -72,6 +76,8 @@ class ElasticSampler:
         self._void = 0
         """Of the batches on their way so many samples come first that are this site's no more."""
         self._withheld = False
+        self._again = 0
+        """So many times in a row the loader was begun anew while no step was made for what it had given."""
 
     # ---- for the script
 
@@ -82,9 +88,10 @@ class ElasticSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         """Batches of this site's part, until its lease is dry. Takes part in rounds without data until there is
-        something to do, or the run has let this site go."""
+        something to do, or the run has let this site go. Raises ChaosError if nothing ever becomes of its batches."""
         if self._round_without_data is None:
             raise ChaosError("the sampler is not registered: coordinator.register(..., sampler=sampler) comes first")
+        self._count_again(len(self._drawn) - self._settled)
         del self._drawn[self._settled :]  # a loader that was left has thrown its batches away
         self._void = 0
         epoch = self.epoch
@@ -121,6 +128,7 @@ class ElasticSampler:
     def stepped(self, samples: int) -> bool:
         """So many samples, the oldest on their way, are behind the step that was made. Whether their gradient counts:
         not if the run has given some of them to others meanwhile. Raises ValueError for more than there are."""
+        self._again = 0
         on_the_way = len(self._drawn) - self._settled
         if samples > on_the_way + self._void:
             raise ValueError(
@@ -182,6 +190,16 @@ class ElasticSampler:
         self._place, self._withheld = place, False
 
     # ---- within
+
+    def _count_again(self, samples: int) -> None:
+        """A loop that leaves the last batches without a step would go on for ever, and the other sites wait for it."""
+        self._again = self._again + 1 if samples else 0
+        if self._again > AGAIN_MAX:
+            raise ChaosError(
+                f"the sampler has dealt the same {samples} samples {self._again} times, and no step was made for them: "
+                "after the loop over the loader make one for the batches that are left, coordinator.step(samples=...) "
+                "with their sum, or say that they are not wanted, step(samples=..., skip=True)"
+            )
 
     @property
     def _settled(self) -> int:
