@@ -232,10 +232,13 @@ class OptimizerState:
             optimizer.state.update(state_before)
 
     def _try_a_step(self) -> None:
-        """The class's own step: a scheduler that wrapped the instance's must not count this one."""
+        """The class's own step: a scheduler that wrapped the instance's, and hooks, must not see this one."""
         optimizer = self._optimizer
+        step = type(optimizer).step
+        if getattr(step, "hooked", False):  # torch's wrapper, which calls the hooks
+            step = getattr(step, "__wrapped__", step)
         try:
-            type(optimizer).step(optimizer)
+            step(optimizer)
         except TypeError as error:
             raise ValueError(
                 f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: its step() needs a closure; "

@@ -350,3 +350,18 @@ def test_figures_that_are_none_are_refused() -> None:
             coordinator.report(accuracy=1.0)
         with pytest.raises(ValueError, match="is nan; report finite numbers"):
             coordinator.report(loss=float("nan"))
+
+
+def test_hooks_of_an_optimizer_see_the_steps_of_rounds_alone() -> None:
+    """Not the one that is tried, and undone, to see what it keeps: an average of the parameters would have it, too."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    seen: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        coordinator.register(model, optimizer)
+        assert not seen
+        model(torch.ones(1, 2)).sum().backward()
+        coordinator.step()
+    assert seen == ["before", "after"]
