@@ -84,8 +84,9 @@ class Slot:
     kind: SlotKind
     summed_as: str
     """`float64` for float64 parameters and for buffers (integers up to 2**53 are exact in it), else `float32`."""
-    optimizer: str = ""
-    """Which one trains it; empty: a buffer, or a training without optimizers."""
+    optimizers: tuple[str, ...] = ()
+    """Which ones train it (several: an encoder that two losses share); empty: a buffer, or a training without
+    optimizers."""
 
     @property
     def count(self) -> int:

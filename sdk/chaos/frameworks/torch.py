@@ -91,15 +91,14 @@ class TorchFramework:
             self._collect(name, model, names)
         trained = self._trained(names)
         self._frozen = [(n, p) for n, p in self._parameters.items() if n not in trained]
-        self._trained_by = {
-            optimizer: [self._parameters[name] for name, owner in trained.items() if owner == optimizer]
-            for optimizer in self._optimizers
-        }
+        self._trained_by: dict[tuple[str, ...], list[torch.Tensor]] = {}
+        for name, owners in trained.items():
+            self._trained_by.setdefault(owners, []).append(self._parameters[name])
         self._sources: dict[str, torch.Tensor | ModelBuffer] = {
             n: p for n, p in self._parameters.items() if n in trained
         }
         self._sources.update((buffer.name, buffer) for buffer in self._buffers)
-        self.slots: Sequence[Slot] = [_slot(n, source, trained.get(n, "")) for n, source in self._sources.items()]
+        self.slots: Sequence[Slot] = [_slot(n, source, trained.get(n, ())) for n, source in self._sources.items()]
         self._states = [OptimizerState(name, optimizer, names) for name, optimizer in self._optimizers.items()]
         self._trained_names = frozenset(trained)
         self._facts = [fact_item(fact(text)) for text in facts]
@@ -183,8 +182,7 @@ class TorchFramework:
         stepping = [name for name in self._optimizers if shares is None or shares.get(name, 0.0) > 0]
         with self._watch.update():
             with torch.no_grad():
-                for name in stepping:
-                    self._complete_gradients(name, 1.0 if shares is None else shares[name])
+                self._complete_gradients({name: 1.0 if shares is None else shares[name] for name in stepping})
             for state in self._states:
                 state.forget_spare()
             told = tuple(name.removeprefix("optimizer.") for name in stepping)
@@ -206,10 +204,9 @@ class TorchFramework:
                     buffer.commit()
 
     def not_finite(self, optimizers: Sequence[str]) -> str:
-        sources = [(slot, self._sources[slot.name]) for slot in self.slots]
-        odd = odd_gradient(
-            (s.name, p.grad) for s, p in sources if isinstance(p, torch.Tensor) and s.optimizer in optimizers
-        )
+        chosen = frozenset(optimizers)
+        trained = [slot.name for slot in self.slots if chosen.intersection(slot.optimizers)]
+        odd = odd_gradient((name, self._parameters[name].grad) for name in trained)
         return f"the gradient of {odd!r}" if odd else odd_buffer(self._buffers)
 
     def check_learning_rates(self) -> None:
@@ -269,14 +266,20 @@ class TorchFramework:
         if self._coming is not None:
             self._coming.close()
 
-    def _complete_gradients(self, optimizer: str, share: float) -> None:
-        gradients = []
-        for parameter in self._trained_by[optimizer]:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
-        if share != 1.0:
-            torch._foreach_mul_(gradients, 1.0 / share)
+    def _complete_gradients(self, stepping: Mapping[str, float]) -> None:
+        """`stepping`: optimizers, and how much of the weight gave them gradients. To a parameter that several train
+        gave who gave to any of them."""
+        for owners, parameters in self._trained_by.items():
+            share = min(1.0, sum(stepping.get(owner, 0.0) for owner in owners))
+            if not share:
+                continue
+            gradients = []
+            for parameter in parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.append(parameter.grad)
+            if share != 1.0:
+                torch._foreach_mul_(gradients, 1.0 / share)
 
     def _clear_gradients(self) -> None:
         for optimizer in self._optimizers.values():
@@ -322,9 +325,9 @@ class TorchFramework:
             committed = found.tensor.detach().clone()
             self._buffers.append(ModelBuffer(name=found.name, owner=found.module, key=found.key, committed=committed))
 
-    def _trained(self, names: dict[int, str]) -> dict[str, str]:
-        """Names of the trained parameters, and which optimizer trains each (the first, if several do)."""
-        trained: dict[str, str] = {}
+    def _trained(self, names: dict[int, str]) -> dict[str, tuple[str, ...]]:
+        """Names of the trained parameters, and which optimizers train each."""
+        trained: dict[str, tuple[str, ...]] = {}
         for optimizer_name, optimizer in self._optimizers.items():
             for group_index, group in enumerate(optimizer.param_groups):
                 for index, parameter in enumerate(group["params"]):
@@ -338,7 +341,7 @@ class TorchFramework:
                     name = names[id(parameter)]
                     if parameter.is_complex():
                         raise ValueError(f"the parameter {name!r} is complex; only real parameters can be averaged")
-                    trained.setdefault(name, optimizer_name)
+                    trained[name] = (*trained.get(name, ()), optimizer_name)
         if not trained:
             raise ValueError("there is nothing to average: the registered optimizers train no parameter")
         return trained
@@ -374,7 +377,7 @@ _EXACT_AS_FLOAT32 = (torch.float32, torch.bfloat16, torch.float16)
 _SUMMED_AS = {"float64": torch.float64, "float32": torch.float32}
 
 
-def _slot(name: str, source: torch.Tensor | ModelBuffer, optimizer: str) -> Slot:
+def _slot(name: str, source: torch.Tensor | ModelBuffer, optimizers: tuple[str, ...]) -> Slot:
     buffer = isinstance(source, ModelBuffer)
     now = source.live if isinstance(source, ModelBuffer) else source
     return Slot(
@@ -382,5 +385,5 @@ def _slot(name: str, source: torch.Tensor | ModelBuffer, optimizer: str) -> Slot
         shape=tuple(now.shape),
         kind=SlotKind.BUFFER if buffer else SlotKind.PARAMETER,
         summed_as="float64" if buffer or now.dtype == torch.float64 else "float32",
-        optimizer=optimizer,
+        optimizers=optimizers,
     )

@@ -60,8 +60,9 @@ class TorchLocalTraining:
         self.has_hook = on_update is not None
 
     def step(self, number: int, optimizers: Sequence[str], advance: int = 1) -> str:
+        chosen = frozenset(optimizers)
         with self._watch.update():
-            odd = odd_gradient((s.name, p.grad) for s, p in self._parameters if s.optimizer in optimizers)
+            odd = odd_gradient((s.name, p.grad) for s, p in self._parameters if chosen.intersection(s.optimizers))
             if not odd:
                 for name in optimizers:
                     self._optimizers[name].step()

@@ -61,10 +61,10 @@ class OutsideWatch:
         models: Iterable[torch.nn.Module],
         optimizers: Mapping[str, torch.optim.Optimizer],
         schedulers: Mapping[str, Any],
-        trained: Mapping[str, str],
+        trained: Mapping[str, tuple[str, ...]],
     ) -> None:
         """`parameters`: of the models and of the optimizers. `trained`: names of those that are trained, and which
-        optimizer does."""
+        optimizers do."""
         self._names = list(parameters)
         self._parameters = list(parameters.values())
         self._models = list(models)
@@ -72,7 +72,7 @@ class OutsideWatch:
         self._schedulers = dict(schedulers)
         self._ids = frozenset(map(id, self._parameters))
         self._places, self._used = _places(self._models), self._in_models()
-        self._trained = [trained.get(name, "") for name in self._names]
+        self._trained = [trained.get(name, ()) for name in self._names]
         self._wanted = [parameter.requires_grad for parameter in self._parameters]
         self._sizes = self._group_sizes()
         self._kinds = self._kinds_now()
@@ -127,8 +127,8 @@ class OutsideWatch:
         """A step before any backward pass, or after `zero_grad()`: told once, since its zeros count as any gradient."""
         if self._told_of_zeros:
             return ""
-        for parameter, optimizer in zip(self._parameters, self._trained, strict=True):
-            if parameter.grad is not None and optimizer and (optimizers is None or optimizer in optimizers):
+        for parameter, owners in zip(self._parameters, self._trained, strict=True):
+            if parameter.grad is not None and _is_for(owners, optimizers):
                 return ""
         self._told_of_zeros = True
         return (
@@ -186,10 +186,10 @@ class OutsideWatch:
             return
         of_all = zip(self._names, wanted, self._wanted, self._trained, strict=True)
         thawed, frozen = [], []
-        for name, now, then, optimizer in of_all:
+        for name, now, then, owners in of_all:
             if now and not then:
                 thawed.append(name)
-            elif then and not now and optimizer and (optimizers is None or optimizer in optimizers):
+            elif then and not now and _is_for(owners, optimizers):
                 frozen.append(name)
         for names, what in ((thawed, "frozen when it was registered and wants"), (frozen, "trained and wants no")):
             if names:
@@ -267,6 +267,11 @@ class OutsideWatch:
         for name, optimizer in self._optimizers.items():
             for index, group in enumerate(optimizer.param_groups):
                 yield f"{name}.group{index}", group
+
+
+def _is_for(owners: Sequence[str], optimizers: Sequence[str] | None) -> bool:
+    """Whether a step for these optimizers (None: all) trains what these owners train."""
+    return bool(owners) if optimizers is None else any(owner in optimizers for owner in owners)
 
 
 def _places(models: Iterable[torch.nn.Module]) -> list[Place]:

@@ -134,7 +134,7 @@ class EveryStepSession:
         if self._notes is not None:
             chosen = self._note(part).optimizers
             zeroed = frozenset(
-                one.name for one in self._framework.slots if one.optimizer and one.optimizer not in chosen
+                one.name for one in self._framework.slots if one.optimizers and chosen.isdisjoint(one.optimizers)
             )
         pieces.begin(vector, zeroed, lambda: self._lead(vector), lambda ready: tell(part.samples, ready))
 
@@ -296,7 +296,7 @@ def _of_others(run: Run, optimizers: frozenset[str]) -> list[tuple[int, int]]:
     start = run.start
     for slot in run.slots:
         stop = start + slot.size_bytes
-        if slot.optimizer and slot.optimizer not in optimizers:
+        if slot.optimizers and optimizers.isdisjoint(slot.optimizers):
             if parts and parts[-1][1] == start:
                 parts[-1] = (parts[-1][0], stop)
             else:

@@ -39,7 +39,7 @@ def test_unsigned_counters_are_averaged_and_integers_that_are_too_large_either_w
             model.kept = torch.tensor([start, 4], dtype=dtype)
             model(torch.ones(1, 2)).sum().backward()
             coordinator.step()
-            return model.kept.tolist()  # type: ignore[no-any-return]
+            return model.kept.tolist()
 
     with LocalRun(sites=2) as run:
         each = (lambda socket, start=start: script(start, torch.uint64, socket) for start in (2, 6))

@@ -168,6 +168,37 @@ def test_sites_in_different_phases_are_told_and_nobody_steps_on_zeros(capfd: pyt
     assert "follow coordinator.round" in told
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_parameter_of_two_optimizers_is_trained_in_the_phase_of_either(overlap: bool) -> None:
+    """An encoder that two losses share: its gradients of the second one's phase were zeros."""
+
+    def script(socket: Path) -> list[float]:
+        encoder, first, second = (torch.nn.Linear(1, 1, bias=False) for _ in range(3))
+        for layer in (encoder, first, second):
+            torch.nn.init.ones_(layer.weight)
+        optimizers = {
+            name: torch.optim.SGD([encoder.weight, head.weight], lr=0.5) for name, head in (("A", first), ("B", second))
+        }
+        mode = EveryStep(notes=True, overlap=overlap)
+        with Coordinator(socket, handle_signals=False, verbose=False, sync=mode) as coordinator:
+            coordinator.register({"encoder": encoder, "first": first, "second": second}, optimizers)
+            found = []
+            for name, head in (("A", first), ("B", second)):
+                loss = encoder(torch.ones(1, 1)).sum() * head.weight.detach().sum()
+                if overlap:
+                    with coordinator.overlap(optimizers=(name,)):
+                        loss.backward()
+                    coordinator.step()
+                else:
+                    loss.backward()
+                    coordinator.step(optimizers=(name,))
+                found.append(float(encoder.weight.detach()))
+            return found
+
+    with LocalRun(sites=2) as run:
+        assert run.together(script, script) == [[0.5, 0.0]] * 2
+
+
 def test_phases_need_notes_and_known_names() -> None:
     model = linear()
     with coordinator_at(None) as coordinator:

@@ -161,7 +161,7 @@ def test_what_a_layer_gives_lies_where_an_ordinary_script_gives_it(make: MakeOpt
             vectors.give(again, layer, vectors.gradient(wanted, layer.index))
     for slot, start in zip(layout.slots, starts(layout), strict=True):
         there = slice(start, start + slot.size_bytes)
-        assert bytes(again[there]) == bytes((wanted if slot.optimizer else given)[there]), slot.name
+        assert bytes(again[there]) == bytes((wanted if slot.optimizers else given)[there]), slot.name
         assert vectors.name_at(start) == slot.name == vectors.name_at(start + slot.size_bytes - 1)
 
 
