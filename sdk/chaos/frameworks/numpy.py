@@ -165,6 +165,12 @@ class NumpyFramework:
         """Raises ValueError for a gradient that has no array."""
         if slot.name not in self._arrays:
             raise ValueError(f"the gradient {slot.name!r} belongs to no registered array, so it has no value")
+        array = self._arrays[slot.name]
+        if array.shape != slot.shape or array.dtype.kind != "f":
+            raise ValueError(
+                f"the array {slot.name!r} is {_shape(array)}, and its gradient {_shape(self.gradients[slot.name])}: in "
+                "a mode with local steps the array itself is averaged, so both must have one shape, in floating point"
+            )
 
 
 class NumpyLocalTraining:

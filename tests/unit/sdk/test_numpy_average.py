@@ -59,3 +59,11 @@ def test_an_array_in_the_place_of_a_registered_one_is_told_with_what_to_write(ke
 def test_an_array_of_objects_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'words' holds Python objects"):
         NumpyFramework({"w": np.zeros(3), "words": np.array([None])}, lambda averaged, round: None, None)
+
+
+@pytest.mark.parametrize("array", [np.zeros(1), np.zeros((2, 2)), np.zeros(4, dtype=np.int64)])
+def test_local_steps_need_arrays_in_the_form_of_their_gradients(array: np.ndarray) -> None:
+    """A smaller one would be given as if it were as long; whole numbers would lose what is averaged."""
+    framework = NumpyFramework({"w": array}, lambda averaged, round: None, {"w": np.zeros(4)})
+    with pytest.raises(ValueError, match=r"array 'w' is .* its gradient float64\[4\]: .* one shape"):
+        framework.local_training()
