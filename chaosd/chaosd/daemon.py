@@ -24,10 +24,12 @@ from chaos_protocols.events import ForcedStop, LeaveRequested
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.state.transfer import TransferSettings
 from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX
+from chaosd import reloading
 from chaosd.addresses import join_address, split_address
 from chaosd.api.daemon_status import version
 from chaosd.api.operations import Operations
 from chaosd.api.server import LocalApi
+from chaosd.api.status import Outcome
 from chaosd.bulk.reduce.engine import ReduceEngine
 from chaosd.bulk.replication.engine import ReplicationEngine
 from chaosd.bulk.streams import AVERAGING, OTHER, STATE, BulkStreams, CountedSender
@@ -52,7 +54,6 @@ from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
 from chaosd.peer_view import PeerViews
 from chaosd.recoveries import Recoveries
-from chaosd.reloading import limit_sending, reloaded
 from chaosd.run_bounds import BoundsWishes
 from chaosd.site_names import SiteNames
 from chaosd.storage.checkpoint_keeper import StateKeeper
@@ -217,7 +218,7 @@ class Daemon:
         )
         further = [*page.local_routes(), *self._trust.local_routes(), *driver.bulk.views.local_routes()]
         further += [*BoundsWishes(driver).local_routes(), *self._keys.local_routes()]
-        further += Recoveries(driver, self._trust).local_routes()
+        further += [*Recoveries(driver, self._trust).local_routes(), *reloading.local_routes(self._reload)]
         api = self.make_api(operations, further)
         try:
             self.before_start()
@@ -227,7 +228,7 @@ class Daemon:
             self._catch_signals(loop)
             driver.start(self._trust.addresses())
             if self.config.send_bytes_per_s:
-                limit_sending(driver, self.config)
+                reloading.limit_sending(driver, self.config)
             self._trust.started()
             self._keys.started()
             self._greet()
@@ -282,8 +283,13 @@ class Daemon:
 
     def _hung_up(self) -> None:
         """SIGHUP: what can be changed while the daemon runs is; a terminal that is closed ends no run."""
-        self.config = reloaded(self.config, self.reload, self.driver, self._trust.addresses)
+        self._reload("SIGHUP")
+
+    def _reload(self, cause: str) -> Outcome:
+        addresses = self._trust.addresses
+        self.config, outcome = reloading.reloaded(self.config, self.reload, self.driver, addresses, cause=cause)
         self._trust.config = self.config
+        return outcome
 
     def _interrupted(self) -> None:
         """The first Ctrl+C leaves gracefully, the second forces."""

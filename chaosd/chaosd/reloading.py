@@ -1,4 +1,4 @@
-"""What SIGHUP does: the configuration is read again, and what can be changed while a daemon runs is changed.
+"""What `chaosd reload` and SIGHUP do: the configuration is read again, and what can be changed while a daemon runs is.
 
 Nothing is taken from a file that cannot be used: the daemon goes on as before, and says why.
 """
@@ -6,17 +6,20 @@ Nothing is taken from a file that cannot be used: the daemon goes on as before, 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
+
+from aiohttp import web
 
 from chaos_protocols.effects import Record
 from chaos_protocols.events import PeersChanged
 from chaos_protocols.names import SiteId
 from chaos_protocols.wishes import SendLimitSet
+from chaosd.api.answers import json_answer
+from chaosd.api.status import Outcome
 from chaosd.config.file import ConfigError
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
-
-log = logging.getLogger("chaosd")
 
 RELOADED = ("peers", "trust", "admission", "send_limit_mbit", "log_level")
 """Everything else is read at the start alone."""
@@ -27,18 +30,29 @@ def reloaded(
     read: Callable[[], SiteConfig] | None,
     driver: Driver,
     neighbours: Callable[[SiteConfig], tuple[tuple[SiteId, str], ...]],
-) -> SiteConfig:
-    """The configuration that is in force from now on. What was done, and what was not, is in the log and the events.
-    `neighbours`: whom a site of that configuration dials, with what was changed by command."""
+    *,
+    cause: str = "SIGHUP",
+) -> tuple[SiteConfig, Outcome]:
+    """The configuration that is in force from now on, and what was done, and was not; that is in the log and the
+    events, too. `neighbours`: whom a site of that configuration dials, with what was changed by command. `cause`: who
+    asked."""
+    began_s = time.monotonic()
+
+    def told(done: bool, reason: str) -> Outcome:
+        outcome = "done" if done else "failed"
+        record = Record(
+            kind="reload", subject=config.name, cause=cause, outcome=outcome, duration_s=None, reason=reason
+        )
+        driver.record(record)
+        return Outcome(done=done, reason=reason, duration_s=time.monotonic() - began_s)
+
     if read is None:
-        log.warning("SIGHUP: this daemon has no configuration file to read again; nothing has changed")
-        return config
+        return config, told(False, "this daemon has no configuration file to read again; nothing has changed")
     try:
         fresh = read()
     except ConfigError as error:
         problem = str(error).replace("\n", "; ")
-        _told(driver, config.name, "refused", f"the configuration cannot be used, nothing has changed: {problem}")
-        return config
+        return config, told(False, f"the configuration cannot be used, nothing has changed: {problem}")
     changed = [field for field in SiteConfig.model_fields if getattr(fresh, field) != getattr(config, field)]
     taken = [field for field in changed if field in RELOADED]
     kept = [field for field in changed if field not in RELOADED]
@@ -52,8 +66,7 @@ def reloaded(
     words = [f"taken over: {', '.join(taken) or 'nothing'}"]
     if kept:
         words.append(f"only at the next start: {', '.join(kept)}")
-    _told(driver, config.name, "done", "; ".join(words))
-    return after
+    return after, told(True, "; ".join(words))
 
 
 def limit_sending(driver: Driver, config: SiteConfig) -> None:
@@ -62,5 +75,10 @@ def limit_sending(driver: Driver, config: SiteConfig) -> None:
     driver.feed(SendLimitSet(bytes_per_s=config.send_bytes_per_s))
 
 
-def _told(driver: Driver, name: str, outcome: str, reason: str) -> None:
-    driver.record(Record(kind="reload", subject=name, cause="SIGHUP", outcome=outcome, duration_s=None, reason=reason))
+def local_routes(reload: Callable[[str], Outcome]) -> list[web.RouteDef]:
+    """For the unix socket. `reload`: of the daemon, with the cause."""
+
+    async def asked(request: web.Request) -> web.StreamResponse:
+        return json_answer(reload("chaosd reload"))
+
+    return [web.post("/v1/reload", asked)]

@@ -13,6 +13,8 @@ CONFIG_VARIABLE = "CHAOS_CONFIG"
 SOCKET_NAME = "worker.sock"
 CONFIG_NAME = "chaosd.toml"
 CONFIG_BYTES_MAX = 1 << 20
+DATA_FOLDER = "data"
+"""Beside a configuration that `chaosd init` wrote."""
 SITES_NAME = "sites"
 """In the user's configuration folder: the configurations of the sites that were made here, one a line, newest last."""
 SITES_BYTES_MAX = 1 << 18
@@ -50,7 +52,10 @@ def _config_path() -> Path | None:
 
 
 def _socket_of(config: Path) -> Path | None:
-    """What the file says; None where it cannot be read: then nothing answers, and the error names the place."""
+    """What the file says; None where it cannot be read. Of one that is not there, where its daemon would have it: then
+    nothing answers, and the error names the place; another site's daemon must not do so instead."""
+    if not config.exists():
+        return config.absolute().parent / DATA_FOLDER / SOCKET_NAME
     try:
         values = tomllib.loads(_read(config, CONFIG_BYTES_MAX))
     except (tomllib.TOMLDecodeError, RecursionError):

@@ -127,6 +127,10 @@ class LocalClient:
         """The daemon's site leaves the run gracefully, then the daemon stops."""
         return self.ask("POST", "/v1/leave", Outcome, {"reason": reason}, timeout_s=CHANGE_TIMEOUT_S)
 
+    def reload(self) -> Outcome:
+        """The daemon reads its configuration again, and takes over what can be changed while it runs."""
+        return self.ask("POST", "/v1/reload", Outcome)
+
     def page(self, address: str = "") -> PageAddress:
         """Where the page is, with a ticket; opened at `address` where it is not open yet."""
         return self.ask("POST", "/v1/page", PageAddress, {"address": address})

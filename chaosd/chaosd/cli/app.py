@@ -24,6 +24,7 @@ from chaosd.cli import (
     page,
     peer,
     recover,
+    reload,
     start,
     status,
     trust,
@@ -72,7 +73,12 @@ def chaosd(
     """
 
 
-for module in (up, init, start, status, events, page, metrics, link, peer, trust, key, block, bounds, leave, recover):
+COMMANDS = (
+    *(up, init, start, status, events, page, metrics, link, peer, trust, key),
+    *(block, bounds, reload, leave, recover),
+)
+
+for module in COMMANDS:
     module.register(app)
 doctor.register(app)
 

@@ -110,7 +110,8 @@ def _service(config: Path | None, *, system: bool, user: str | None) -> Service:
     return Service(
         name=loaded.name,
         site=site,
-        command=[sys.executable, "-m", "chaosd", "start", "--config", str(path)],
+        # -P: a file in the site's folder must not stand for a library's module.
+        command=[sys.executable, "-P", "-m", "chaosd", "start", "--config", str(path)],
         folder=path.parent,
         writable=[loaded.data_dir, *_folders_elsewhere(loaded, confined=system)],
         user=owner if system else "",

@@ -1,4 +1,4 @@
-"""SIGHUP: what can be taken over is, the rest is named, and a file that cannot be used changes nothing."""
+"""A reload: what can be taken over is, the rest is named, and a file that cannot be used changes nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def again(tmp_path: Path, before: str, after: str) -> tuple[SiteConfig, FakeDriv
     path.write_text(before)
     config = load_config(path)
     path.write_text(after)
-    return reloaded(config, lambda: load_config(path), driver, configured), driver  # type: ignore[arg-type]
+    after_it, outcome = reloaded(config, lambda: load_config(path), driver, configured)  # type: ignore[arg-type]
+    (record,) = driver.records
+    assert (outcome.done, outcome.reason) == (record.outcome == "done", record.reason)
+    return after_it, driver
 
 
 def test_peers_trust_and_the_level_of_the_log_are_taken_over(tmp_path: Path) -> None:
@@ -82,13 +85,15 @@ def test_what_is_read_at_the_start_alone_is_named_and_stays(tmp_path: Path) -> N
 def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
     config, driver = again(tmp_path, 'log_level = "info"\n', 'log_level = "debug"\ntrust = [\n')
     assert config.log_level == "info" and not driver.fed
-    assert driver.records[0].outcome == "refused" and "is not valid TOML" in driver.records[0].reason
+    assert driver.records[0].outcome == "failed" and "is not valid TOML" in driver.records[0].reason
 
 
 def test_a_daemon_without_a_file_goes_on(tmp_path: Path) -> None:
     driver, config = FakeDriver(), SiteConfig(data_dir=tmp_path)
-    assert reloaded(config, None, driver, configured) is config  # type: ignore[arg-type]
-    assert not driver.fed and not driver.records
+    after, outcome = reloaded(config, None, driver, configured, cause="chaosd reload")  # type: ignore[arg-type]
+    assert after is config and not driver.fed
+    assert not outcome.done and "no configuration file" in outcome.reason
+    assert [(one.cause, one.outcome) for one in driver.records] == [("chaosd reload", "failed")]
 
 
 def test_what_is_reloaded_are_fields() -> None:

@@ -310,6 +310,7 @@ def test_help_lists_every_command_with_examples(run: Run) -> None:
         "pending",
         "accept",
         "trust",
+        "reload",
         "leave",
         "recover",
         "doctor",

@@ -119,6 +119,16 @@ def test_a_script_reads_the_socket_that_the_configuration_names(
         assert socket_path() == tmp_path / "share" / "chaosd" / "worker.sock"
 
 
+def test_a_script_whose_configuration_is_not_there_goes_to_no_other_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path / "a")
+    missing = tmp_path / "typo" / "chaosd.toml"
+    monkeypatch.setenv("CHAOS_CONFIG", str(missing))
+    assert socket_path() == missing.parent / "data" / "worker.sock"
+    assert str(missing.parent) in no_daemon_text(socket_path(), FileNotFoundError(2, "No such file"))
+
+
 def test_a_script_without_a_daemon_is_told_the_one_command_that_helps(tmp_path: Path) -> None:
     error = FileNotFoundError(2, "No such file")
     assert "Start it in another terminal: `chaosd up`" in no_daemon_text(socket_path(), error)

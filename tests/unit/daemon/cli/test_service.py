@@ -98,7 +98,7 @@ def test_the_command_writes_the_users_unit_and_says_how_to_start_it(site: Path, 
 def test_the_agent_of_macos_starts_the_same_daemon(site: Path) -> None:
     text = run("service", "install", "--config", site, "--kind", "launchd", "--print").output
     values = plistlib.loads(text.encode())
-    assert values["ProgramArguments"] == [sys.executable, "-m", "chaosd", "start", "--config", str(site)]
+    assert values["ProgramArguments"] == [sys.executable, "-P", "-m", "chaosd", "start", "--config", str(site)]
     assert values == plistlib.loads(
         launchd_agent(
             service(
