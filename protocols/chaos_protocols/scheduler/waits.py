@@ -141,11 +141,7 @@ class WaitsWatch:
 
     def _note_waits(self, reports: Mapping[SiteId, SiteStatus], now_s: float) -> Tag | None:
         """The tag that is waited for; None: no round waits."""
-        training = [report for report in reports.values() if report.active]
-        begun = [report.open for report in training if report.open is not None]
-        given = [report.open for report in training if report.open is not None and report.gave]
-        self._nobody_gave = not given
-        newest: Tag | None = max(given or begun, key=lambda tag: (tag.round, tag.epoch), default=None)
+        newest = self._newest_tag(reports)
         if self._round <= self._facts.done_round:
             self._since.clear()
         if newest is None or self._facts.roster.resolving:  # it begins anew: for that time nobody is to blame
@@ -153,7 +149,7 @@ class WaitsWatch:
             return None
         if newest.round <= self._facts.done_round:
             return None
-        if given and self._stands[0] != self._facts.done_round:
+        if not self._nobody_gave and self._stands[0] != self._facts.done_round:
             self._stands = (self._facts.done_round, now_s)
         if newest.round != self._round:
             self._since.clear()
@@ -165,6 +161,14 @@ class WaitsWatch:
         missing += [site for site, report in leavers.items() if _is_missing(report, newest, leaves=True)]
         self._since = {site: self._since.get(site, now_s) for site in missing}
         return newest
+
+    def _newest_tag(self, reports: Mapping[SiteId, SiteStatus]) -> Tag | None:
+        """Of those that sites that train have given to; where none has, of those that they have open."""
+        open_there = [report for report in reports.values() if report.active and report.open is not None]
+        given = [report.open for report in open_there if report.gave]
+        self._nobody_gave = not given
+        tags = given or [report.open for report in open_there]
+        return max((tag for tag in tags if tag is not None), key=lambda tag: (tag.round, tag.epoch), default=None)
 
 
 def _is_missing(report: SiteStatus, tag: Tag, *, leaves: bool = False) -> bool:
