@@ -16,7 +16,7 @@ DOWN_S = (0.3, 3.0)
 HELD = (0.3, 4.0)
 """In failure timeouts: some are noticed, some are over before."""
 FULL_S = (5.0, 9.0)
-HUNG_S = (1.0, 14.0)
+HUNG_S = (1.0, 20.0)
 """Round the ten failure timeouts for which a round waits for a script."""
 HOUR_S = 3600.0
 SCHEDULER = "scheduler"
