@@ -102,7 +102,7 @@ PRESENT = (
         patches=(
             Patch(
                 "chaos_protocols.links.link_state:ReplayGuard.is_outdated",
-                "return same and envelope.sequence < self.said_of_now[source]",
+                "return isinstance(envelope.message, OF_NOW) and envelope.sequence < known.said_of_now",
                 "return False",
             ),
         ),

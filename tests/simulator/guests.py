@@ -177,7 +177,7 @@ def believed(node: Node, guest: str) -> tuple[Any, ...]:
 def guard_of(node: Node) -> dict[SiteId, int]:
     """The newest start of each site of which a word was taken: older ones are not, from then on."""
     assert node.machine is not None
-    return node.machine.network.router._guard.incarnation
+    return node.machine.network.router._guard.incarnations()
 
 
 def _is_bounded(node: Node, guest: str) -> None:

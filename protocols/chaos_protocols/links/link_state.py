@@ -42,6 +42,19 @@ OF_NOW = (SiteStatus, StateRequest, JoinRequest)
 
 
 @dataclass(slots=True)
+class Heard:
+    """What has come of one start of a source's daemon."""
+
+    incarnation: int
+    highest: int = 0
+    """Sequence."""
+    seen: set[int] = field(default_factory=set)
+    """The sequences that came, of the last REPLAY_WINDOW at least."""
+    said_of_now: int = 0
+    """The highest sequence of what it has said of itself."""
+
+
+@dataclass(slots=True)
 class ReplayGuard:
     """Lets every (source, incarnation, sequence) through once; older incarnations never again, nor what a source said
     of itself before it said something later.
@@ -49,57 +62,51 @@ class ReplayGuard:
     Anybody can make keys, and have messages relayed: of sources outside the roster only the newest STRANGERS_MAX are
     remembered, so that they can neither fill the memory nor keep a new site out."""
 
-    incarnation: dict[SiteId, int] = field(default_factory=dict)
-    highest: dict[SiteId, int] = field(default_factory=dict)
-    seen: dict[SiteId, set[int]] = field(default_factory=dict)
-    said_of_now: dict[SiteId, int] = field(default_factory=dict)
-    """The highest sequence of what it has said of itself."""
+    heard: dict[SiteId, Heard] = field(default_factory=dict)
     strangers: dict[SiteId, None] = field(default_factory=dict)
 
     def is_new(self, envelope: Envelope, *, insider: bool = True) -> bool:
         """`insider`: the source is in the roster."""
         source, sequence = envelope.source, envelope.sequence
-        known = self.incarnation.get(source)
+        known = self.heard.get(source)
         if insider:
             self.strangers.pop(source, None)
         elif known is None:
             self._make_room()
             self.strangers[source] = None
-        if known is None or envelope.incarnation > known:
-            self.incarnation[source], self.highest[source], self.seen[source] = envelope.incarnation, 0, set()
-            self.said_of_now[source] = 0
-        elif envelope.incarnation < known:
+        if known is None or envelope.incarnation > known.incarnation:
+            known = self.heard[source] = Heard(envelope.incarnation)
+        if sequence in known.seen or sequence <= known.highest - REPLAY_WINDOW or self.is_outdated(envelope):
             return False
-        seen, highest = self.seen[source], self.highest[source]
-        if sequence in seen or sequence <= highest - REPLAY_WINDOW:
-            return False
-        if self.is_outdated(envelope):
-            return False
-        seen.add(sequence)
+        known.seen.add(sequence)
         if isinstance(envelope.message, OF_NOW):
-            self.said_of_now[source] = sequence
-        if sequence > highest:
-            self.highest[source] = sequence
-            if len(seen) > 2 * REPLAY_WINDOW:
-                self.seen[source] = {one for one in seen if one > sequence - REPLAY_WINDOW}
+            known.said_of_now = sequence
+        if sequence > known.highest:
+            known.highest = sequence
+            if len(known.seen) > 2 * REPLAY_WINDOW:
+                known.seen = {one for one in known.seen if one > sequence - REPLAY_WINDOW}
         return True
 
     def is_outdated(self, envelope: Envelope) -> bool:
-        """This start of the source has said something later of itself."""
-        source = envelope.source
-        same = isinstance(envelope.message, OF_NOW) and envelope.incarnation == self.incarnation.get(source)
-        return same and envelope.sequence < self.said_of_now[source]
+        """A later start of the source is known, or this one has said something later of itself."""
+        known = self.heard.get(envelope.source)
+        if known is None or envelope.incarnation != known.incarnation:
+            return known is not None and envelope.incarnation < known.incarnation
+        return isinstance(envelope.message, OF_NOW) and envelope.sequence < known.said_of_now
+
+    def incarnations(self) -> dict[SiteId, int]:
+        """The newest start of each source of which a word was taken: older ones are not, from then on."""
+        return {source: known.incarnation for source, known in self.heard.items()}
 
     def forget(self, source: SiteId) -> None:
         """It was not this site that spoke: what it says itself is new."""
-        for known in (self.incarnation, self.highest, self.seen, self.said_of_now, self.strangers):
-            known.pop(source, None)
+        self.heard.pop(source, None)
+        self.strangers.pop(source, None)
 
     def _make_room(self) -> None:
         if len(self.strangers) >= STRANGERS_MAX:
             oldest = next(iter(self.strangers))
-            del self.strangers[oldest], self.incarnation[oldest], self.highest[oldest], self.seen[oldest]
-            del self.said_of_now[oldest]
+            del self.strangers[oldest], self.heard[oldest]
 
 
 class LinkStateTable:

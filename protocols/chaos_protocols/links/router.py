@@ -131,8 +131,7 @@ class Router:
         source, insider = envelope.source, roster.record(envelope.source) is not None
         if source == neighbour:
             return self._near.is_new(envelope, insider=insider)
-        begun = self._near.incarnation.get(source, 0)
-        if envelope.incarnation < begun or self._near.is_outdated(envelope):
+        if self._near.is_outdated(envelope):
             return False
         return self._guard.is_new(envelope, insider=insider)
 

@@ -96,8 +96,8 @@ ROSTERS = (
         patches=(
             Patch(
                 "chaos_protocols.links.link_state:ReplayGuard.is_new",
-                "if sequence in seen or sequence <= highest - REPLAY_WINDOW:",
-                "if False:",
+                "sequence in known.seen or sequence <= known.highest - REPLAY_WINDOW or",
+                "",
             ),
         ),
         breaks=(6,),

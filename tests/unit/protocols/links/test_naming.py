@@ -306,11 +306,11 @@ def test_who_asks_to_join_with_the_former_release_hears_why_not() -> None:
     guest = SiteId("e" * 32)
     bench = schedules()
     brought(bench, B, report(B, guest, FORMER), by=B, run="")
-    before = dict(bench.machine.network.router._guard.incarnation)
+    before = bench.machine.network.router._guard.incarnations()
     found = brought(bench, guest, request(FORMER), by=B)
     ((_, answer),) = envelopes(found, JoinAnswer)
     assert isinstance(answer.message, JoinAnswer) and answer.message.final and not answer.run
-    assert bench.machine.network.router._guard.incarnation == before
+    assert bench.machine.network.router._guard.incarnations() == before
 
 
 def test_who_asks_after_an_upgrade_is_answered_in_words_that_it_takes() -> None:

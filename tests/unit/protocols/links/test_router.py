@@ -160,7 +160,7 @@ def test_the_guard_remembers_a_bounded_number_of_messages_and_sources() -> None:
     guard = ReplayGuard()
     for sequence in range(1, 5 * REPLAY_WINDOW):
         assert guard.is_new(envelope(A, B, sequence=sequence))
-    assert len(guard.seen[A]) <= 2 * REPLAY_WINDOW + 1
+    assert len(guard.heard[A].seen) <= 2 * REPLAY_WINDOW + 1
 
 
 def test_strangers_neither_fill_the_guard_nor_keep_a_new_site_out() -> None:
@@ -172,7 +172,7 @@ def test_strangers_neither_fill_the_guard_nor_keep_a_new_site_out() -> None:
     assert guard.is_new(envelope(D, B), insider=False)
     assert not guard.is_new(envelope(D, B), insider=False)
     assert not guard.is_new(envelope(A, B), insider=True)
-    assert len(guard.seen) <= STRANGERS_MAX + 1
+    assert len(guard.heard) <= STRANGERS_MAX + 1
 
 
 def test_reports_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
