@@ -6,6 +6,9 @@ import ipaddress
 import re
 import socket
 
+EVERY_ADDRESS = "::"
+"""Of the machine, of either family."""
+
 
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port` to its parts. ValueError says what is wrong, for a text that names the address."""
@@ -30,13 +33,10 @@ def network_of(host: str) -> str:
     """Who counts as one stranger: an IPv4 address; of an IPv6 address the first 64 bits, as whoever has one has all of
     those. Any other text stands for itself."""
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        address = ipaddress.ip_address(plain_host(host).partition("%")[0])
     except ValueError:
         return host
-    if address.version == 4:
-        return str(address)
-    mapped = address.ipv4_mapped
-    return str(mapped) if mapped is not None else str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
 
 
 def lies_at(address: str, host: str) -> bool:
@@ -52,6 +52,21 @@ def lies_at(address: str, host: str) -> bool:
 def family_of(host: str) -> socket.AddressFamily:
     """Of the socket that listens on `host`, the first part of an address."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """One that listens at that address; on `::` to IPv4, too, where the system can. Raises OSError."""
+    both = host == EVERY_ADDRESS and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family_of(host), dualstack_ipv6=both)
+
+
+def plain_host(host: str) -> str:
+    """An IPv4 address that came to an IPv6 socket, as people write it; any other as it is."""
+    try:
+        mapped = getattr(ipaddress.ip_address(host.partition("%")[0]), "ipv4_mapped", None)
+    except ValueError:
+        return host
+    return host if mapped is None else str(mapped)
 
 
 def check_loopback(address: str) -> None:

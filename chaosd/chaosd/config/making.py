@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chaosd.addresses import family_of, join_address, split_address
+from chaosd.addresses import join_address, listening_socket, split_address
 from chaosd.config.contexts import remember
 from chaosd.config.file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError
 from chaosd.os_errors import explain_listening
@@ -164,15 +164,10 @@ def listen_at(address: str) -> tuple[str, socket.socket | None]:
     on one machine need no thought, also where two are made at the same moment. None: no port is free."""
     host, port = split_address(address)
     for candidate in range(port, min(port + PORTS_TRIED_MAX, 65536)):
-        one = socket.socket(family_of(host), socket.SOCK_STREAM)
         try:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((host, candidate))
-            one.listen()  # two that only bind may have the same port
+            return join_address(host, candidate), listening_socket(host, candidate)
         except OSError:
-            one.close()
             continue
-        return join_address(host, candidate), one
     return address, None
 
 
@@ -180,7 +175,7 @@ def demand_free(address: str) -> None:
     """Raises ConfigError where another program listens, or none can: said before a site is made whose file names it."""
     try:
         host, port = split_address(address)
-        with socket.create_server((host, port), family=family_of(host)):
+        with listening_socket(host, port):
             return
     except OSError as error:
         if error.errno == errno.EADDRINUSE:

@@ -11,6 +11,7 @@ import ssl
 from typing import Any, Protocol
 
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
+from chaosd.addresses import plain_host
 from chaosd.transport.framing import CONTROL_PREFIX, FrameMode, FrameReader
 from chaosd.transport.settings import ConnectionCounters
 from chaosd.transport.sockets import (
@@ -86,7 +87,7 @@ class PeerConnection:
         """Address of the other end, for the log and for fairness among strangers."""
         transport = self.channel.transport
         name = transport.get_extra_info("peername") if transport is not None else None
-        return str(name[0]) if name else "unknown"
+        return plain_host(str(name[0])) if name else "unknown"
 
     def send_handshake(self, frame: bytes) -> None:
         """One handshake message."""

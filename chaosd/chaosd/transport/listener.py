@@ -27,7 +27,7 @@ from chaos_protocols.wire.handshake import (
     Hello,
     Verdict,
 )
-from chaosd.addresses import join_address, network_of
+from chaosd.addresses import EVERY_ADDRESS, join_address, listening_socket, network_of, plain_host
 from chaosd.identity import Identity
 from chaosd.os_errors import explain_listening
 from chaosd.transport.connection import PeerConnection
@@ -37,7 +37,7 @@ from chaosd.transport.refusals import RefusalLog
 from chaosd.transport.settings import HANDSHAKES_MAX, TransportSettings
 from chaosd.transport.tls import TlsChannel, server_context
 
-_WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - recognised here, not bound to
+_WILDCARD_HOSTS = ("", "0.0.0.0", EVERY_ADDRESS)  # noqa: S104 - recognised here, not bound to
 
 
 class Gatekeeper(Protocol):
@@ -98,13 +98,15 @@ class Listener:
             return self.address
         transport = connection.channel.transport
         name = transport.get_extra_info("sockname") if transport is not None else None
-        return join_address(str(name[0]), self.port) if name else self.address
+        return join_address(plain_host(str(name[0])), self.port) if name else self.address
 
     async def start(self, listening: socket.socket | None = None) -> None:
         """Open the port, or take over a socket that listens at it. Raises ListenError that names it and the remedy."""
         loop = asyncio.get_running_loop()
         where = join_address(self.host, self.port)
         try:
+            if listening is None and self.host == EVERY_ADDRESS:
+                listening = listening_socket(self.host, self.port)
             if listening is None:
                 self._server = await loop.create_server(self._visit, self.host, self.port)
             else:

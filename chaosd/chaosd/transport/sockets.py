@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chaosd.addresses import plain_host
+
 BULK_BUFFER_BYTES = 4 << 20
 """Where the kernel does not tune by itself (macOS), and what Linux tunes up to unless told otherwise."""
 
@@ -222,5 +224,5 @@ def _try(transport_socket: Any, level: int, option: int, value: int | bytes) -> 
 
 def _is_local(transport_socket: Any) -> bool:
     with contextlib.suppress(*GONE, IndexError, TypeError):
-        return ipaddress.ip_address(transport_socket.getpeername()[0].partition("%")[0]).is_loopback
+        return ipaddress.ip_address(plain_host(transport_socket.getpeername()[0]).partition("%")[0]).is_loopback
     return False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from chaosd.addresses import lies_at, network_of
+from chaosd.addresses import EVERY_ADDRESS, lies_at, listening_socket, network_of, plain_host
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,20 @@ def test_whoever_has_an_ipv6_network_is_one_stranger(one: str, other: str, same:
 )
 def test_an_address_lies_at_the_host_that_it_names_and_a_name_lies_nowhere(address: str, host: str, lies: bool) -> None:
     assert lies_at(address, host) is lies
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6, or not both in one socket")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_who_listens_at_every_address_serves_both_families(host: str) -> None:
+    with listening_socket(EVERY_ADDRESS, 0) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection((host, port), timeout=5.0):
+            accepted, name = listening.accept()
+            accepted.close()
+    assert plain_host(name[0]) == host
+
+
+def test_an_address_is_told_as_people_write_it() -> None:
+    assert plain_host("::ffff:203.0.113.7") == "203.0.113.7"
+    for host in ("203.0.113.7", "2001:db8::1", "fe80::1%eth0", "unknown", ""):
+        assert plain_host(host) == host
