@@ -88,7 +88,7 @@ def run(
     unknown = sorted(set(chosen) - set(POLICIES))
     if unknown or not chosen:
         fail(f"--policies {policies}: allowed: a list of {', '.join(POLICIES)}", EXIT_USAGE)
-    workers = _workers(nproc, group_size, dp * pp)
+    workers = _workers(nproc, group_size, max(dp, 1) * max(pp, 1))
     if not Path(command[0]).exists() and command[0].endswith(".py"):
         fail(f"{command[0]}: no such script", EXIT_USAGE)
     if timeline is not None:
@@ -115,7 +115,7 @@ def _tell(failed: str, after: str, ended_by: signal.Signals | None) -> None:
 
 
 def _workers(nproc: int, group_size: int, wanted: int) -> int:
-    """How many that many processes are. `wanted`: by --dp and --pp, 0 where the planner chooses."""
+    """How many that many processes are. `wanted`: by --dp and --pp, 1 for what the planner chooses."""
     if nproc % group_size:
         fail(f"--nproc {nproc} is no multiple of --group-size {group_size}; make it one", EXIT_USAGE)
     workers = nproc // group_size

@@ -43,6 +43,7 @@ from chaos_protocols.worker_group.events import (
 )
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.messages import DeviceLost, GroupHello, RunSpecs, StoreGet, StoreSet, WorkerMessage
+from chaos_protocols.worker_group.phases import GroupPhase
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.store import GroupStore
 from chaos_protocols.worker_group.suspicion import (
@@ -240,9 +241,12 @@ class Controller:
         self._feed(WorkerGone(worker=worker, reason=reason))
 
     async def _look(self) -> None:
-        """Sees who is dying, long before the kernel has buried it."""
+        """Sees who is dying, long before the kernel has buried it. Before the training nobody waits for that, and how
+        its process ended is what its operator has to know."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
+            if self._machine.phase is GroupPhase.FORMING:
+                continue
             for worker in self._processes.dying():
                 self._dying.add(worker)
                 self._is_gone(worker, "its process is being ended")

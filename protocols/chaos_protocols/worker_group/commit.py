@@ -50,6 +50,11 @@ class StepCollector:
         self._losses: dict[int, float] = {}
         self._stepped: dict[int, Stepped] = {}
 
+    @property
+    def reduced(self) -> frozenset[int]:
+        """Who has the sums of the step under way."""
+        return frozenset(self._reduced)
+
     def take_reduced(self, worker: int, message: Reduced) -> bool:
         """True with the last one of the step."""
         if message.step != self.step or worker not in self._workers or worker in self._reduced:

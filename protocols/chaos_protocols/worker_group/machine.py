@@ -12,6 +12,7 @@ from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.commit import NotFinite, ReplicasDiffer
 from chaos_protocols.worker_group.crew import Crew
+from chaos_protocols.worker_group.ending import Ending
 from chaos_protocols.worker_group.member import RunMember
 from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
@@ -42,6 +43,7 @@ class WorkerGroupMachine(ToBeDone):
         """Of its workers, the ones that are gone."""
         self._asked = 0
         self._steps = CountedSteps()
+        self._ending = Ending(self, self._crew, self._steps)
         self.plan: Plan | None = None
         self._ordered: frozenset[int] = frozenset()
         self._ready: set[int] = set()
@@ -96,6 +98,8 @@ class WorkerGroupMachine(ToBeDone):
                 case ev.RunFound() | ev.RunSaid() | ev.RunLost():
                     if self.member is not None:
                         self.member.heard(event)
+        elif isinstance(event, ev.WorkerSaid) and isinstance(event.message, msg.GroupHello):
+            self._ending.tell_late(event.worker)
         return self.taken()
 
     # ---- workers come and go
@@ -121,9 +125,8 @@ class WorkerGroupMachine(ToBeDone):
                 self._has_stopped(worker, tag)
             case msg.PeerLost(generation=generation, text=text) if generation == self.generation:
                 self._peer_lost(worker, text)
-            case msg.Done():
-                self._crew.done.add(worker)
-                self._end_if_done()
+            case msg.Done(step=step):
+                self._ending.through(worker, step)
             case msg.ScriptFailed(text=text):
                 self.end(f"worker {worker}: {text}")
 
@@ -149,7 +152,7 @@ class WorkerGroupMachine(ToBeDone):
     def _gone(self, worker: int, reason: str) -> None:
         self._suspects.went(worker)
         if not self._crew.went(worker):
-            self._end_if_done()
+            self._ending.look()
             return
         self.note("worker-lost", reason, worker=worker, step=self.step)
         if self._in_force is not None and worker in self._in_force.workers:
@@ -158,7 +161,7 @@ class WorkerGroupMachine(ToBeDone):
             self.end(f"worker {worker} ended before the training began: {reason}")
             return
         if self._crew.done:  # the last update was told to everybody: the others finish it by themselves
-            self._end_if_done()
+            self._ending.look()
             return
         if self.places.went(worker) and self._crew.may_restart(self._now_s):
             self.do(ev.StartWorker(worker=self._crew.start()))
@@ -261,6 +264,7 @@ class WorkerGroupMachine(ToBeDone):
     def _has_reduced(self, worker: int, message: msg.Reduced) -> None:
         collector = self._steps.collector
         if self.phase is not GroupPhase.TRAINING or collector is None or not collector.take_reduced(worker, message):
+            self._ending.look()
             return
         self._change(GroupChange.REDUCED)
         if self.member is not None:
@@ -312,11 +316,6 @@ class WorkerGroupMachine(ToBeDone):
         if (wanted := self.places.wanted) and whole:
             self._change(GroupChange.WANTED)
             self._stop_all(wanted)
-
-    def _end_if_done(self) -> None:
-        through = bool(self._crew.done) and not (self.training & self._crew.present) - self._crew.done
-        if through and (self.member is None or not self.member.complete()):
-            self.end("")
 
     # ---- stopping
 
@@ -374,6 +373,8 @@ class WorkerGroupMachine(ToBeDone):
         elif timer is ev.GroupTimer.LEAVE:
             self.end("")
         elif timer is ev.GroupTimer.BROKEN and self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
+            if self._ending.apart(self.training):
+                return
             self._broken += 1
             if self._broken > BROKEN_MAX:
                 self.end(f"groups between live workers failed {self._broken} times in a row without a step done")
@@ -385,8 +386,7 @@ class WorkerGroupMachine(ToBeDone):
 
     def end(self, failed: str) -> None:
         self._change(GroupChange.ENDED)
-        for worker in sorted(self._crew.present):
-            self._tell(worker, msg.Finish(failed=failed[:4096]))
+        self._ending.tell(failed)
         left = "" if self.member is None else self.member.leaves
         self.note("ended", failed or left or "the training is complete", step=self.step)
         self.do(ev.EndGroup(failed=failed))

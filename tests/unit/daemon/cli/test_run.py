@@ -19,6 +19,7 @@ from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE
         ([], "name the script that the workers run"),
         (["missing.py"], "missing.py: no such script"),
         (["--nproc", "4", "--dp", "2", "--pp", "3", "x"], "--dp and --pp need 6 workers; --nproc 4 gives 4"),
+        (["--nproc", "4", "--pp", "9", "x"], "--dp and --pp need 9 workers; --nproc 4 gives 4"),
         (["--nproc", "5", "--group-size", "2", "x"], "--nproc 5 is no multiple of --group-size 2"),
         (
             ["--nproc", "4", "--group-size", "2", "--dp", "2", "--pp", "2", "x"],
@@ -66,8 +67,8 @@ def test_a_script_that_ends_at_once_ends_the_run_with_its_exit_code(tmp_path: Pa
     script = tmp_path / "ends.py"
     script.write_text("raise SystemExit(3)", encoding="utf-8")
     found = CliRunner().invoke(app, ["run", "--nproc", "2", str(script)])
-    assert found.exit_code == EXIT_FAILED and "ended before the training began" in found.output
-    assert "exit code 3" in found.output
+    assert found.exit_code == EXIT_FAILED
+    assert "ended before the training began: its process ended with exit code 3" in found.output
 
 
 def test_a_plan_is_told_in_a_line() -> None:

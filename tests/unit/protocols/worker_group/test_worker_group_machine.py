@@ -296,6 +296,41 @@ def test_the_group_ends_when_all_that_train_are_through_also_if_one_dies_in_its_
     assert ended(bench) == ""
 
 
+@pytest.mark.parametrize("first", ["done", "reduced"])
+def test_a_script_that_wants_no_more_steps_alone_ends_the_group_when_another_has_begun_the_next(first: str) -> None:
+    bench = GroupBench()
+    bench.train()
+    bench.reduce(0, 1, 2, 3)
+    bench.stepped(0, 1, 2, 3)
+    if first == "done":
+        bench.say(1, msg.Done(step=1))
+        bench.lose(1)
+        assert bench.phase is GroupPhase.TRAINING, "the others may want none either"
+    bench.reduce(2)
+    if first == "reduced":
+        bench.say(1, msg.Done(step=1))
+    assert "the script of worker 1 has ended its training after step 1, that of worker 2 goes on" in ended(bench)
+
+
+def test_a_script_that_wants_no_more_steps_alone_ends_the_group_when_its_pipeline_is_broken() -> None:
+    bench = GroupBench()
+    bench.train()
+    bench.say(1, msg.Done(step=0))
+    bench.lose(1)
+    bench.say(0, msg.PeerLost(generation=1, text="reset"))
+    bench.feed(ev.GroupTimerFired(timer=ev.GroupTimer.BROKEN))
+    assert "the script of worker 1 has ended its training after step 0, that of worker 0 goes on" in ended(bench)
+
+
+def test_who_says_hello_when_all_is_over_hears_that_and_why() -> None:
+    bench = GroupBench(workers=3)
+    bench.say(0, hello(0))
+    bench.lose(1)
+    assert set(bench.told(msg.Finish)) == {0}
+    bench.say(2, hello(2))
+    assert "worker 1 ended before" in bench.told(msg.Finish)[2].failed
+
+
 def test_an_unlisted_pair_is_an_error_and_not_silence() -> None:
     bench = GroupBench()
     with pytest.raises(LocalProtocolError, match="a worker group that is forming cannot be told: everybody is ready"):
