@@ -22,10 +22,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
-from chaosd.cli.options import fail
+from chaosd.cli.options import fail, say
 
 if TYPE_CHECKING:
     from chaosd.config.model import SiteConfig
@@ -87,11 +85,11 @@ class ScriptBeside:
             self._process = subprocess.Popen(self._command, env=variables, preexec_fn=tie)  # noqa: PLW1509
             code = self._process.wait()
         except OSError as error:
-            _say(f"{self._command[0]} cannot be started: {error.strerror}; this site leaves")
+            say(f"{self._command[0]} cannot be started: {error.strerror}; this site leaves")
             code = EXIT_NOT_FOUND
         self.code = code if code >= 0 else 128 - code
         if code and not self._over.is_set():
-            _say(f"the script has ended with code {self.code}; this site leaves the run")
+            say(f"the script has ended with code {self.code}; this site leaves the run")
         with contextlib.suppress(NoDaemonError, RequestRefusedError):
             self._client.leave(f"its script has ended with code {self.code}")
 
@@ -109,13 +107,13 @@ class ScriptBeside:
         try:
             self._thread.join(SILENT_S)
             if self._runs():
-                _say(f"the daemon has ended; up to {GRACE_S:g} s for the script to end, Ctrl+C ends it now")
+                say(f"the daemon has ended; up to {GRACE_S:g} s for the script to end, Ctrl+C ends it now")
                 self._thread.join(GRACE_S)
             if (process := self._process) is not None and self._runs():
                 process.terminate()
                 self._thread.join(GRACE_S)
         except KeyboardInterrupt:
-            _say("the script is ended")
+            say("the script is ended")
         finally:
             if (process := self._process) is not None and self._runs():
                 process.kill()
@@ -123,12 +121,6 @@ class ScriptBeside:
 
     def _runs(self) -> bool:
         return self._process is not None and self._thread.is_alive()
-
-
-def _say(text: str) -> None:
-    """The terminal may be closed by now; what is to be done next is done all the same."""
-    with contextlib.suppress(OSError, ValueError):
-        typer.echo(text, err=True)
 
 
 def _ends_with_us() -> Callable[[], object] | None:

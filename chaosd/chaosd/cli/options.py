@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -35,9 +35,16 @@ ApiSocketOption = Annotated[Path | None, typer.Option("--api-socket", help="its 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 
 
+def say(text: str) -> None:
+    """A line on stderr. The terminal may be closed, or nobody read the pipe any more; what is to be done next is done
+    all the same."""
+    with suppress(OSError, ValueError):
+        typer.echo(text, err=True)
+
+
 def fail(text: str, code: int) -> NoReturn:
     """Tell the user on stderr and end with `code`."""
-    typer.echo(text, err=True)
+    say(text)
     raise typer.Exit(code)
 
 

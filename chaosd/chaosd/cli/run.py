@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, ConfigOption, fail
+from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, ConfigOption, fail, say
 from chaosd.config.contexts import choose
 from chaosd.config.file import WORKER_SOCKET_NAME, ConfigError, default_data_dir, read_config_file
 
@@ -78,7 +78,7 @@ def run(
 
     Ctrl+C ends the training after the message has reached all workers, a second one at once. Exit codes: 0 trained to
     the end, or left its run, 1 could not go on, or a script failed after it, 2 wrong usage, 130 ended by Ctrl+C before
-    (143: by SIGTERM).
+    (143: by SIGTERM, 129: its terminal was closed; under nohup it trains on).
     """
     if sys.platform != "linux":
         fail("chaosd run needs Linux (pidfd, memfd, /proc); on other systems start the script alone", EXIT_USAGE)
@@ -134,7 +134,7 @@ def _placed(wanted: str, processes: int, share: bool, group_size: int) -> dict[s
     except NoDevice as error:
         fail(str(error), EXIT_USAGE)
     if said:
-        typer.echo(f"chaosd: {said}", err=True)
+        say(f"chaosd: {said}")
     return {"placement": placement, "group_size": group_size}
 
 
@@ -195,6 +195,7 @@ async def _run(
 ) -> tuple[str, str, signal.Signals | None]:
     """Why it could not go on, or empty; how a script failed after it, or empty; which signal asked it to end."""
     from chaos_planner.pipelines.plans.layout import Policy
+    from chaosd.cli.events_file import EventsFile
     from chaosd.worker_group.controller import Controller
     from chaosd.worker_group.history import Happened
     from chaosd.worker_group.planning import SitePlanner
@@ -206,18 +207,15 @@ async def _run(
     planner = SitePlanner(**given, policies=frozenset(names[word] for word in policies))
     timed = TimedSteps()
     drawing = None if timeline is None else TimelineFile(timeline, timed, planner, Path(command[0]).name)
-    out = None if events is None else events.open("w", encoding="utf-8")
+    out = EventsFile(events)
     try:
 
         def happened(entry: Happened) -> None:
-            if out is not None:
-                line = {"at_s": round(entry.at_s, 6), "kind": entry.kind, "reason": entry.reason, **entry.fields}
-                out.write(json.dumps(line) + "\n")
-                out.flush()
+            out.write(entry)
             if drawing is not None:
                 drawing.take(entry)
             if entry.kind not in ASIDE:
-                typer.echo(_line(entry.kind, entry.reason, dict(entry.fields)), err=True)
+                say(_line(entry.kind, entry.reason, dict(entry.fields)))
 
         controller = Controller(
             command=python_command(command),
@@ -235,26 +233,29 @@ async def _run(
         failed = await controller.run()
         return failed, controller.failed_after, asked[0] if asked else None
     finally:
-        if out is not None:
-            out.close()
+        out.close()
         if drawing is not None:
             await drawing.close()
-            typer.echo(f"chaosd: timeline: {drawing.outcome}", err=True)
+            say(f"chaosd: timeline: {drawing.outcome}")
 
 
 def _on_signals(end: Callable[[str], None]) -> list[signal.Signals]:
-    """The first one asks, the second one is not caught any more. Who has asked stands in the list, once it has."""
+    """The first one asks, a second Ctrl+C or SIGTERM is not caught any more. Who has asked stands in the list, once it
+    has. A closed terminal asks as well, and may do so twice (kernel and shell); under nohup it does not."""
     import asyncio
 
     loop, came = asyncio.get_running_loop(), list[signal.Signals]()
 
     def asked(number: signal.Signals) -> None:
+        if came:
+            return
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
         came.append(number)
         end(f"ended by {number.name}")
 
-    for each in (signal.SIGINT, signal.SIGTERM):
+    heard = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    for each in (signal.SIGINT, signal.SIGTERM, *heard):
         loop.add_signal_handler(each, asked, each)
     return came
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +15,9 @@ from typer.testing import CliRunner
 
 from chaosd.cli import run
 from chaosd.cli.app import app
+from chaosd.cli.events_file import EventsFile
 from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE
+from chaosd.worker_group.history import Happened
 
 
 @pytest.mark.parametrize(
@@ -69,6 +76,52 @@ def test_a_script_that_ends_at_once_ends_the_run_with_its_exit_code(tmp_path: Pa
     found = CliRunner().invoke(app, ["run", "--nproc", "2", str(script)])
     assert found.exit_code == EXIT_FAILED
     assert "ended before the training began: its process ended with exit code 3" in found.output
+
+
+def _started(tmp_path: Path, script: str, *words: str, stderr: int) -> subprocess.Popen[bytes]:
+    path = tmp_path / "script.py"
+    path.write_text(script, encoding="utf-8")
+    command = [sys.executable, "-m", "chaosd", "run", "--standalone", "--nproc", "1", *words, str(path)]
+    variables = {**os.environ, "TMPDIR": str(tmp_path)}
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env=variables)
+
+
+def test_whose_stderr_nobody_reads_any_more_ends_all_the_same(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with _started(tmp_path, "raise SystemExit(3)", stderr=write) as process:
+        os.close(read)
+        os.close(write)
+        try:
+            assert process.wait(60) == EXIT_FAILED
+        finally:
+            process.kill()
+
+
+def test_a_closed_terminal_ends_the_training_and_leaves_nothing(tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    with _started(tmp_path, "import time; time.sleep(600)", "--events", str(events), stderr=subprocess.PIPE) as process:
+        try:
+            while not (events.exists() and "worker-started" in events.read_text(encoding="utf-8")):
+                assert process.poll() is None
+                time.sleep(0.02)
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(60) == 128 + signal.SIGHUP
+        finally:
+            process.kill()
+        assert process.stderr is not None and b"was ended by SIGHUP before" in process.stderr.read()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["events", "script.py"]
+
+
+def test_a_disk_that_becomes_full_ends_the_file_of_events_and_not_the_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = EventsFile(Path("/dev/full"))
+    for _ in range(2):
+        file.write(Happened(at_s=1.0, kind="step", reason="", fields={}))
+    file.close()
+    told = capsys.readouterr().err
+    assert "--events /dev/full: No space left" in told and told.count("no further event") == 1
 
 
 def test_a_plan_is_told_in_a_line() -> None:
