@@ -134,10 +134,11 @@ class Membership:
 
     @property
     def takes_part(self) -> bool:
-        """In the roster, or a leaver that has rounds left."""
+        """In the roster, or a leaver that has rounds left: those of a later start of its site are not its own."""
         return self.in_roster or (
             self.evicted_epoch is None
             and self.begun
+            and self.roster.record(self._site) is None
             and self.roster.departure(self._site, self._incarnation) is not None
             and any(self._site in view.members for view in self.roster.views)
         )
