@@ -69,15 +69,6 @@ def test_a_leaver_takes_part_as_long_as_a_round_of_its_own_is_left() -> None:
     assert not site.takes_part
 
 
-def test_rounds_of_a_later_start_of_a_site_are_not_the_last_ones_of_a_start_that_went_before() -> None:
-    """The older daemon of a copied machine had gone once, and gave as its copy did (seed 6020775 with a guest)."""
-    site = membership(MEMBER)
-    site.begin()
-    went = Departure(site=B, incarnation=1, last_round=3, cause="failed", reason="")
-    site.follow(msgspec.structs.replace(MEMBER, sites=(record(A), record(B, incarnation=9)), departed=(went,)))
-    assert not site.in_roster and not site.takes_part
-
-
 @pytest.mark.parametrize(
     "pair", [(state, event) for state in MembershipState for event in MembershipEvent if (state, event) not in TABLE]
 )

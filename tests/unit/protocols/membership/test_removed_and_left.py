@@ -36,6 +36,7 @@ from chaos_protocols.effects import (
     FetchState,
     OpenRound,
 )
+from chaos_protocols.membership.own import Membership
 from chaos_protocols.wire.control import (
     Heartbeat,
 )
@@ -127,3 +128,13 @@ def test_how_far_it_was_is_known_after_a_restart_from_what_the_journal_noted_bef
         bench = Follower(D, roster_of(A, B, D), reached=noted)
         bench.agreed(RemoveSite(departure=gone, resolve=True, views=()))
         assert bench.machine.scheduler.removals.newest(gone) == (3, known), noted
+
+
+def test_rounds_of_a_later_start_of_a_site_are_not_the_last_ones_of_a_start_that_went_before() -> None:
+    """The older daemon of a copied machine had gone once, and gave as its copy did (seed 6020775 with a guest)."""
+    roster = roster_of(A, B)
+    site = Membership(B, 1, roster)
+    site.begin()
+    went = Departure(site=B, incarnation=1, last_round=3, cause="failed", reason="")
+    site.follow(msgspec.structs.replace(roster, sites=(record(A), record(B, incarnation=9)), departed=(went,)))
+    assert not site.in_roster and not site.takes_part
