@@ -125,6 +125,14 @@ class Giving(ABC):
             self._wait(self._round_is_over)
         self._be_current()
 
+    def look_before_a_pass(self) -> None:
+        """What would change the state waits for `contribute`: the script may have computed a loss, or gradients of
+        earlier passes, with the state that it has. A step that was broken off is over first."""
+        if self._broke_off:
+            self.make_ready()
+        else:
+            self.poll()
+
     def begin(self, session: EveryStepSession) -> None:
         """The backward pass of the step that the session was told of is about to run; then comes `contribute`, or
         `break_off`."""
@@ -136,7 +144,8 @@ class Giving(ABC):
             with self._signals if main else contextlib.nullcontext():
                 self.send(wire.PartReady(round=number, weight=weight, ready_bytes=ready_bytes))
 
-        if self.phase is Phase.TRAINING and self._skips.daemon_version >= SKIPS_SINCE:
+        moves = self._deferred is not None  # the state, with `contribute`, which drops the step then
+        if self.phase is Phase.TRAINING and not moves and self._skips.daemon_version >= SKIPS_SINCE:
             self._replica.begin(session, tell)
 
     def break_off(self, reason: str) -> None:

@@ -53,7 +53,8 @@ class Overlapping(ABC):
         One backward pass belongs into it, of several (gradient accumulation) the last. Gradients must stay as they are
         until `step`: clip the average (`on_average`), and have no `GradScaler`; else `step` raises ChangedOutside. What
         was given cannot be taken back: if the block fails, `step(skip=True)` follows, or a gradient is not finite, the
-        round is void, for all sites, and this one gives its next parts whole. Raises ValueError for a mode without it,
+        round is void, for all sites, and this one gives its next parts whole. A state or result that came before the
+        block waits for `step`, which then gives nothing of this step. Raises ValueError for a mode without it,
         where `step` is missing, and where this process has a `GradScaler` that is enabled."""
         session = self._registered()
         if not isinstance(session, EveryStepSession) or session.pieces is None:
@@ -63,7 +64,7 @@ class Overlapping(ABC):
         session.pieces.check()
         conversation = self._conversation
         if conversation is not None and not self.left:
-            conversation.make_ready()
+            conversation.look_before_a_pass()
         self._begun = self._stepped(samples, optimizers, computed=False)
         if self._begun is None:  # out of the run; `step` says so
             yield

@@ -247,6 +247,7 @@ class EveryStepSession:
         self._drop_pieces()
         self._gave, self.notice = None, ""
         self._rates.averaged_over(0.0)
+        self._framework.discard()  # what the script's next backward pass would add to otherwise
         self._framework.settle()
         if self._data is not None:
             self._data.resolve()
