@@ -302,6 +302,7 @@ class Conversation(Giving):
                 self._depart(message.reason)
                 self._say(f"out of the run after round {message.last_round}: {message.reason}")
                 self._signals.request_exit(message.reason)
+                self._signals.out()
             case _:
                 assert_never(message)
 

@@ -292,14 +292,14 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         """Leave gracefully: this site contributes no more, but applies what the run still decides with it; the others
         go on.
 
-        Returns when the run has let this site go, or when the daemon stays silent. Does nothing if that already
-        happened.
+        Returns when the run has let this site go, or when the daemon stays silent. A second call does nothing.
         """
         if self._parallel is None:
             self._registered()
         self._signals.request_exit(reason or "the script asked to leave")
         if self._conversation is not None:
             self._conversation.leave(reason or self._signals.reason, self._framework)
+        self._signals.out()
         self._told_left = True
 
     def status(self) -> CoordinatorStatus:

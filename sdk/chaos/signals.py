@@ -32,6 +32,8 @@ class ExitSignals:
         self._pid = os.getpid()
         self._depth = 0
         self._forced = False
+        self._came = False
+        """The next signal forces: one came, or there is nothing left to leave."""
         self._terminated_s = -SAME_ORDER_S
         """When SIGTERM came last."""
         self.exit_requested = False
@@ -55,11 +57,16 @@ class ExitSignals:
         self._before.clear()
 
     def request_exit(self, reason: str) -> None:
-        """Set the exit event, for any cause."""
+        """Set the exit event, for any cause. The first signal that comes while the site leaves for it does not force:
+        a service manager stops a script whose operator has said `chaosd leave`."""
         if not self.exit_requested:
             self.exit_requested = True
             self.reason = reason
         self._wakeup.wake()
+
+    def out(self) -> None:
+        """There is nothing left to leave: the next signal forces."""
+        self._came = self._came or self.exit_requested
 
     def __enter__(self) -> None:
         """Begin a section that changes the state; sections may nest."""
@@ -82,10 +89,10 @@ class ExitSignals:
             if self._terminated_s - before_s < SAME_ORDER_S:
                 return
         # In one go: a second signal may come while this handler runs, and must not count as a first one.
-        again, self.exit_requested = self.exit_requested, True
+        again, asked, self._came, self.exit_requested = self._came, self.exit_requested, True, True
         if not again:
             name = signal.Signals(number).name
-            self.reason = f"{name} received"
+            self.reason = self.reason if asked else f"{name} received"
             self._wakeup.wake()
             if self._verbose:
                 say_in_handler(f"{name}: this site leaves when its round is complete; once more to stop at once")

@@ -20,6 +20,7 @@ import chaos
 from chaos import Coordinator, signals
 from chaos_protocols.wire.worker import (
     Dismissed,
+    LeaveOrdered,
     RoundContributed,
     TrainFrom,
     WorkerLeaveRequest,
@@ -127,6 +128,29 @@ def test_ctrl_c_while_the_daemon_is_gone_ends_the_wait(socket_file: Path) -> Non
     with FakeDaemon(socket_file, script), Line(socket_file, handle_signals=True, reconnect_s=3600.0) as line:
         coordinator = line.register()
         assert line.step() is False and coordinator.left and coordinator.round == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_while_the_site_leaves_for_another_cause_does_not_cut_that_off(
+    socket_file: Path, number: int
+) -> None:
+    """`chaosd leave`, and then a service manager stops the script: its last state may be on its way to the disk."""
+
+    def script(daemon: FakeDaemon) -> None:
+        daemon.founder(LeaveOrdered(reason="chaosd leave"))
+        daemon.echo_round()
+        assert daemon.expect_leave().reason == "chaosd leave"
+        interrupt(number)
+        daemon.send(GONE)
+        assert daemon.at_end_of_file()
+
+    with FakeDaemon(socket_file, script), Line(socket_file, handle_signals=True) as line:
+        coordinator = line.register()
+        assert line.step() and coordinator.capture_exit_event()
+        coordinator.request_node_exit()
+        assert coordinator.left and coordinator._conversation.left_reason == "left"  # type: ignore[union-attr]
+        with pytest.raises(KeyboardInterrupt):
+            interrupt(signal.SIGINT)  # nothing is left to leave
 
 
 def test_a_sigterm_that_comes_for_every_thread_of_a_dead_parent_is_one_order(
