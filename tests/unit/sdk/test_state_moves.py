@@ -15,6 +15,7 @@ from chaos.sync import pieces
 from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.wire.worker import (
     ApplyResult,
+    DaemonMessage,
     LoadState,
     PartReady,
     ResultApplied,
@@ -55,12 +56,12 @@ def path() -> Iterator[Path]:
         yield Path(folder) / "worker.sock"
 
 
-def welcome(fake: FakeDaemon, *further: object) -> None:
+def welcome(fake: FakeDaemon, *further: DaemonMessage) -> None:
     """A worker trains from round 1, and has what is said `further` before its first step."""
     fake.accept()
     fake.array("result")[...] = 0
     fake.array("state")[...] = 0
-    fake.send(WorkerWelcome(site="here", run="test", version=NEWEST), TrainFrom(round=1), *further)  # type: ignore[arg-type]
+    fake.send(WorkerWelcome(site="here", run="test", version=NEWEST), TrainFrom(round=1), *further)
 
 
 def a_result(fake: FakeDaemon) -> None:
