@@ -179,6 +179,7 @@ PRESENT = (
                 "",
             ),
         ),
-        test="test_removed_and_left:test_rounds_of_a_later_start_of_a_site_are_not_the_last_ones_of_a_start_that_went_before",
+        test="test_removed_and_left:"
+        "test_rounds_of_a_later_start_of_a_site_are_not_the_last_ones_of_a_start_that_went_before",
     ),
 )

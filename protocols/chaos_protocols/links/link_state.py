@@ -42,7 +42,7 @@ OF_NOW = (SiteStatus, StateRequest, JoinRequest)
 
 
 @dataclass(slots=True)
-class Heard:
+class HeardStart:
     """What has come of one start of a source's daemon."""
 
     incarnation: int
@@ -62,7 +62,7 @@ class ReplayGuard:
     Anybody can make keys, and have messages relayed: of sources outside the roster only the newest STRANGERS_MAX are
     remembered, so that they can neither fill the memory nor keep a new site out."""
 
-    heard: dict[SiteId, Heard] = field(default_factory=dict)
+    heard: dict[SiteId, HeardStart] = field(default_factory=dict)
     strangers: dict[SiteId, None] = field(default_factory=dict)
 
     def is_new(self, envelope: Envelope, *, insider: bool = True) -> bool:
@@ -75,7 +75,7 @@ class ReplayGuard:
             self._make_room()
             self.strangers[source] = None
         if known is None or envelope.incarnation > known.incarnation:
-            known = self.heard[source] = Heard(envelope.incarnation)
+            known = self.heard[source] = HeardStart(envelope.incarnation)
         if sequence in known.seen or sequence <= known.highest - REPLAY_WINDOW or self.is_outdated(envelope):
             return False
         known.seen.add(sequence)
