@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.simulator.faults import all_are_members, begin
 from tests.simulator.network import BEGINS, CONTROL, Connection
 from tests.simulator.node import Node
 from tests.simulator.outbox import AVERAGING, SOCKET_FRAMES, Frame, Outbox
+from tests.simulator.replaying import replay
 from tests.simulator.violation import Violation
 from tests.simulator.worker import STATE_BYTES
 from tests.simulator.world import World
@@ -345,3 +347,19 @@ def test_a_joiner_that_holds_an_older_state_is_not_sent_what_is_the_same() -> No
     world.run(world.now_s + 0.5)
     assert region.state == "the newest state" and region.version > version
     assert blocks and all(frame.header.start >= FROZEN_BYTES for frame in blocks)
+
+
+def test_a_scheduler_is_done_with_all_that_is_over_before_a_message_comes_once_more() -> None:
+    """It had two steps to do, and the judge gave it one (seed 9148994, 4 sites)."""
+    due, judged = [1, 2], list[list[int]]()
+    oracles = SimpleNamespace(
+        delivered=lambda node, source: None,
+        before_replay=lambda node: len(due),
+        replayed=lambda node, before, out: judged.append(out),
+    )
+    world = SimpleNamespace(oracles=oracles, now_s=0.0, drift_s=lambda site: 0.0)
+    machine = SimpleNamespace(handle=lambda event, now_s: [due.pop()] if due else [])
+    node: Any = SimpleNamespace(alive=True, stopped=False, site="a", machine=machine, world=world, _generation=1)
+    node.handle = lambda event: machine.handle(event, 0.0)
+    replay(node, SimpleNamespace(neighbour="b"))
+    assert judged == [[]]

@@ -10,6 +10,9 @@ from tests.simulator.outbox import Frame
 if TYPE_CHECKING:
     from tests.simulator.node import Node
 
+LOOKS_MAX = 8
+"""What a scheduler does of itself ends after two or three events."""
+
 
 def replay(node: Node, event: Any) -> None:
     """An old message once more, from a connection that lives."""
@@ -18,10 +21,16 @@ def replay(node: Node, event: Any) -> None:
     generation, world = node._generation, node.world
     world.oracles.delivered(node, event.neighbour)
     nothing = events.LinkProgressed(site=node.site, connections=())  # type: ignore[arg-type]
-    node.handle(nothing)  # a scheduler has looked now
-    if generation != node._generation or node.machine is None:  # its disk failed on the way
-        return
-    before = world.oracles.before_replay(node)
+    before, seen = None, world.oracles.before_replay(node)
+    for _ in range(LOOKS_MAX):  # a scheduler looks, and may have several steps to do one after the other
+        if seen == before:
+            break
+        before = seen
+        node.handle(nothing)
+        if generation != node._generation or node.machine is None:  # its disk failed on the way
+            return
+        seen = world.oracles.before_replay(node)
+    before = seen
     out = node.machine.handle(event, now_s=world.now_s + world.drift_s(node.site))
     world.oracles.replayed(node, before, out)
     for effect in out:
