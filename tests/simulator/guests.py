@@ -9,13 +9,13 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from chaos_protocols import events
 from chaos_protocols.links.link_state import OUTSIDERS_MAX, REPORTS_EACH_MAX
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement, RaftEnvelope
 from tests.simulator.lies import BROUGHT, CLAIM, LIE, MADE_UP, Liar
 from tests.simulator.node import Node
 from tests.simulator.oracles_boundary import NEGOTIATIONS, PENDING, fingerprint
+from tests.simulator.replaying import at_rest
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
@@ -27,9 +27,6 @@ STRAY = "guest"
 MEANS_S = (0.005, 0.05, 0.3)
 """Between two of its words, by the seed: a flood, and words that are few enough to come at any moment."""
 ARRIVES_S = (0.5, 4.0)
-LOOKS_MAX = 8
-"""A scheduler looks for what is over once an event, and may then take several steps: what it does of itself ends after
-two or three events."""
 
 
 def visit(world: World, *, always: bool = False) -> None:
@@ -90,7 +87,7 @@ def hear(node: Node, event: Any) -> None:
         # Who is of the run says itself when it was started, and with which key.
         with_key = node.machine.link_keys.said_with(event.neighbour, event.envelope)
         node.machine.network.saw_incarnation(guest, event.envelope.incarnation, with_key)
-    before = _at_rest(node, guest)
+    before = at_rest(node, lambda one: believed(one, guest))
     if before is None:
         return
     about_links = isinstance(event.envelope.message, LinkStateAdvertisement)
@@ -143,20 +140,6 @@ def _without(belief: tuple[Any, ...], over: set[str]) -> tuple[Any, ...]:
         names, idle = belief[PENDING]
         left[PENDING] = (tuple(one for one in names if one not in over), idle)
     return tuple(left)
-
-
-def _at_rest(node: Node, guest: str) -> tuple[Any, ...] | None:
-    """What it believes when it has done all that any event would have it do; None: it has ended over that."""
-    generation, before = node._generation, None
-    for _ in range(LOOKS_MAX):
-        node.handle(events.LinkProgressed(site=node.site, connections=()))  # type: ignore[arg-type]
-        if generation != node._generation or node.machine is None:
-            return None
-        now = believed(node, guest)
-        if now == before:
-            break
-        before = now
-    return before
 
 
 def believed(node: Node, guest: str) -> tuple[Any, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from chaos_protocols import events
 from tests.simulator.outbox import Frame
@@ -10,8 +11,24 @@ from tests.simulator.outbox import Frame
 if TYPE_CHECKING:
     from tests.simulator.node import Node
 
+Seen = TypeVar("Seen")
 LOOKS_MAX = 8
-"""What a scheduler does of itself ends after two or three events."""
+"""A scheduler looks for what is over once an event, and may then take several steps: what it does of itself ends after
+two or three events."""
+
+
+def at_rest(node: Node, look: Callable[[Node], Seen]) -> Seen | None:
+    """What `look` sees when the site has done all that any event would have it do; None: it has ended over that."""
+    generation, before = node._generation, None
+    for _ in range(LOOKS_MAX):
+        node.handle(events.LinkProgressed(site=node.site, connections=()))  # type: ignore[arg-type]
+        if generation != node._generation or node.machine is None:
+            return None
+        now = look(node)
+        if now == before:
+            break
+        before = now
+    return before
 
 
 def replay(node: Node, event: Any) -> None:
@@ -20,17 +37,9 @@ def replay(node: Node, event: Any) -> None:
         return
     generation, world = node._generation, node.world
     world.oracles.delivered(node, event.neighbour)
-    nothing = events.LinkProgressed(site=node.site, connections=())  # type: ignore[arg-type]
-    before, seen = None, world.oracles.before_replay(node)
-    for _ in range(LOOKS_MAX):  # a scheduler looks, and may have several steps to do one after the other
-        if seen == before:
-            break
-        before = seen
-        node.handle(nothing)
-        if generation != node._generation or node.machine is None:  # its disk failed on the way
-            return
-        seen = world.oracles.before_replay(node)
-    before = seen
+    before = at_rest(node, world.oracles.before_replay)
+    if before is None:
+        return
     out = node.machine.handle(event, now_s=world.now_s + world.drift_s(node.site))
     world.oracles.replayed(node, before, out)
     for effect in out:
