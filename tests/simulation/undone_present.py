@@ -182,4 +182,26 @@ PRESENT = (
         test="test_removed_and_left:"
         "test_rounds_of_a_later_start_of_a_site_are_not_the_last_ones_of_a_start_that_went_before",
     ),
+    Undone(
+        row=150,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.named",
+                " and self.is_of_run(other)",
+                "",
+            ),
+        ),
+        test="test_belief:test_whom_a_site_named_that_is_no_longer_of_the_run_stands_in_the_way_of_nobodys_word",
+    ),
+    Undone(
+        row=151,
+        patches=(
+            Patch(
+                "chaos_protocols.links.network:Network.name_runs",
+                "{naming.shown, *self._naming_runs(lambda _: True)}",
+                "self._naming_runs(lambda _: True)",
+            ),
+        ),
+        test="test_naming:test_a_newcomer_names_the_run_that_its_peer_names_which_was_away_when_that_was_agreed",
+    ),
 )

@@ -234,7 +234,8 @@ class Network:
             news = naming.settle(run, named=told and not cannot, required=False)
         else:
             heard = list(self.runs_heard())
-            only = heard[0] if len(heard) == 1 and heard[0] in self._naming_runs(lambda _: True) else ""
+            telling = {naming.shown, *self._naming_runs(lambda _: True)}
+            only = heard[0] if len(heard) == 1 and heard[0] in telling else ""
             required = bool(only) and only in self._naming_runs(is_of_run)
             news = naming.settle(only, named=bool(only), required=required)
         if news:

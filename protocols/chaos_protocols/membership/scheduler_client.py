@@ -132,12 +132,13 @@ class SchedulerClient:
 
     def named(self, site: SiteId, beat: Heartbeat) -> bool:
         """A neighbour says who schedules. Whether that is news. Only who is of the run may name somebody, and a word
-        of a newer roster counts for as long as there is a link to who said it."""
+        of a newer roster counts for as long as there is a link to who said it, and that one is of the run still."""
         if beat.scheduler is None or not self.is_of_run(site) or self.is_made_up(beat):
             return False
         self._last_words[site] = beat.scheduler
         other = self._hint_by if self._hint_by != site else None  # its own word of before is over
-        if beat.epoch < self._hint_epoch and other is not None and self._network.links.is_up(other):
+        holds = other is not None and self._network.links.is_up(other) and self.is_of_run(other)
+        if beat.epoch < self._hint_epoch and holds:
             return False
         news = self._hint != beat.scheduler
         self._hint, self._hint_epoch, self._hint_by = beat.scheduler, beat.epoch, site

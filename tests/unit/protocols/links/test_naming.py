@@ -261,6 +261,18 @@ def test_a_newcomer_names_the_run_that_its_peers_tell_of_and_takes_no_other_word
     assert (naming.run, naming.named, naming.required) == ("", False, False), "it hears of two runs, and is in neither"
 
 
+def test_a_newcomer_names_the_run_that_its_peer_names_which_was_away_when_that_was_agreed() -> None:
+    """The peer asks to join itself, in words that name the run; nobody else is linked with the newcomer."""
+    bench = Bench(D, peers=(C,)).up(C)
+    bench.hear(C, beat(PROOFS_SINCE))
+    assert not bench.machine.network.naming.named
+    brought(bench, C, report(C, B), by=C, run=RUN)
+    naming = bench.machine.network.naming
+    assert (naming.run, naming.named, naming.required) == (RUN, True, False)
+    bench.hear(C, beat(PROOFS_SINCE, run=OTHER))
+    assert not naming.named, "it hears of another run"
+
+
 def test_rules_of_no_run_make_a_newcomer_demand_nothing() -> None:
     bench = Bench(D, peers=(B, C)).up(B, C)
     bench.hear(B, beat(NAMES_SINCE, run=""))

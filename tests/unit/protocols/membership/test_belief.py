@@ -173,6 +173,16 @@ def test_a_peer_of_the_configuration_is_a_guest_to_a_site_that_knows_its_run() -
     assert not bench.machine.is_trusted(D) and bench.machine.roster.record(A) is not None
 
 
+def test_whom_a_site_named_that_is_no_longer_of_the_run_stands_in_the_way_of_nobodys_word() -> None:
+    """A roster came without it. What it says from then on does not count, so its old word would hold for ever."""
+    bench = restarted()
+    bench.hear(C, heartbeat(epoch=EPOCH + 9, scheduler=A))
+    bench.hear(A, forged(A))
+    assert bench.machine.roster.member_ids() == (A,) and bench.machine.network.links.is_up(C)
+    bench.hear(A, heartbeat(epoch=3, scheduler=D))
+    assert bench.machine.scheduler_site() == D and bench.machine.is_trusted(D)
+
+
 def test_a_guest_points_nobody_to_a_scheduler() -> None:
     bench = restarted()
     bench.hear(D, heartbeat(epoch=EPOCH + 9, scheduler=D))
