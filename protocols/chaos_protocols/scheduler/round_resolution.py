@@ -2,8 +2,9 @@
 
 As a coordinator of two-phase commit that finds a transaction in doubt, it asks everybody how far they are. An answer is
 a promise: who has given it takes nothing more of the older epoch. When all that are connected have answered, the
-furthest result that anybody holds stands, and the views are made again over who is left. Also begins a round anew that
-ended without a result. Sources: spec 10; Gray and Lamport, Consensus on Transaction Commit (2006).
+furthest result that anybody holds stands, and the views are made again over who is left. Who is connected and does not
+answer is removed in the end. Also begins a round anew that ended without a result. Sources: spec 10; Gray and Lamport,
+Consensus on Transaction Commit (2006).
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from chaos_protocols.scheduler.proposals import Proposal
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.voters import transfer_leadership
 from chaos_protocols.wire.control import RoundStatusQuery, RoundStatusReply
+
+NOT_YET_S = float("-inf")
+REPEATED_MAX = 20
+"""So often a site is asked once more, every `retry_s`: answers are a matter of a daemon and of the ways to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +79,11 @@ class RoundResolution:
         self._facts, self._reports = facts, reports
         self._answers: dict[SiteId, RoundStatusReply] = {}
         """Of the present epoch."""
-        self._asked_s = float("-inf")
+        self._asked_s = NOT_YET_S
         """When those were asked last that had not answered."""
+        self._repeated: Counter[SiteId] = Counter()
+        """How often each was asked once more since it answered last, in whatever epoch. Questions are counted, not
+        seconds: in those a scheduler may have stood still itself."""
         self._retried_s = float("-inf")
         """When an empty round was begun anew last."""
 
@@ -91,11 +99,12 @@ class RoundResolution:
         roster = self._facts.roster
         if answer.epoch == roster.epoch and roster.resolving and roster.record(site) is not None:
             self._answers[site] = answer
+            del self._repeated[site]
 
     def epoch_changed(self) -> None:
         """A promise is made for one epoch: under a new one everybody is asked anew."""
         self._answers.clear()
-        self._asked_s = float("-inf")
+        self._asked_s = NOT_YET_S
 
     def step(self, now_s: float) -> Decision:
         """Ask everybody how far they are; when all have answered (and thereby promised), the furthest result stands."""
@@ -110,6 +119,8 @@ class RoundResolution:
             return Decision(reason=reason, tells=questions)
         answers = {**self._answers, facts.site: facts.round_status()}
         missing = [site for site in asked if site not in answers]
+        if silent := [site for site in missing if self._repeated[site] > REPEATED_MAX]:
+            return replace(self._give_up(silent), tells=questions)
         if missing:
             return Decision(reason=f"{len(missing)} of {len(asked) + 1} have not answered", tells=questions)
         return replace(self._resolve({site: answers[site] for site in (*asked, facts.site)}), tells=questions)
@@ -117,9 +128,21 @@ class RoundResolution:
     def _questions(self, asked: list[SiteId], now_s: float) -> tuple[Tell, ...]:
         if now_s < self._asked_s + self._facts.settings.retry_s:
             return ()
+        missing = [site for site in asked if site not in self._answers]
+        if self._asked_s != NOT_YET_S:
+            self._repeated.update(missing)
         self._asked_s = now_s
         question = RoundStatusQuery(epoch=self._facts.roster.epoch)
-        return tuple(Tell(site=site, message=question) for site in asked if site not in self._answers)
+        return tuple(Tell(site=site, message=question) for site in missing)
+
+    def _give_up(self, silent: list[SiteId]) -> Decision:
+        """Its daemon lives, and what it should answer does not come: it does not follow what is agreed, or the other
+        way round. That holds up itself, and not the run: it comes back as any site that failed."""
+        waited_s = REPEATED_MAX * self._facts.settings.retry_s
+        reason = f"it does not say how far it is, for {waited_s:g} s now, though its links are up"
+        return Decision(
+            reason=reason, failed=tuple(SiteFailed(site=site, reason=reason) for site in silent), look_again=True
+        )
 
     def _resolve(self, answers: Mapping[SiteId, RoundStatusReply]) -> Decision:
         facts, roster = self._facts, self._facts.roster
@@ -135,6 +158,7 @@ class RoundResolution:
         digests = set(outcome.digests.values())
         if len(digests) > 1:
             return self._outvote(outcome.digests, furthest)
+        self._repeated.clear()
         views = resolved_views(roster, facts.planner, first_round=furthest + 1)
         digest = digests.pop() if digests else ""
         command = RoundResolved(round=furthest, digest=digest, holders=outcome.holders, views=views)

@@ -6,6 +6,7 @@ import msgspec
 from tests.unit.protocols.one_site import (
     EPOCH,
     PLANNER,
+    SETTINGS,
     A,
     B,
     Bench,
@@ -13,6 +14,7 @@ from tests.unit.protocols.one_site import (
     D,
     leader_of,
     link,
+    moving,
     records,
     roster_of,
 )
@@ -27,10 +29,11 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
     lose,
 )
 
+from chaos_protocols import events
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.names import SiteId
-from chaos_protocols.scheduler.round_resolution import beyond_belief, outcome_of
+from chaos_protocols.scheduler.round_resolution import REPEATED_MAX, beyond_belief, outcome_of
 from chaos_protocols.wire.control import RoundStatusReply
 
 
@@ -254,3 +257,50 @@ def test_no_round_is_resolved_by_the_word_of_a_start_that_the_roster_does_not_na
             site, RoundStatusReply(epoch=machine.roster.epoch, done_round=0, digest=""), incarnation=1 + (site == C)
         )
     assert not machine.roster.resolving
+
+
+def in_doubt() -> Bench:
+    """D is lost; B has answered, C has not."""
+    bench = leader_of(roster=roster_of(A, B, C, D, links=tuple(link(A, one) for one in (B, C, D))))
+    lose(bench, D)
+    answers(bench, B)
+    assert bench.machine.roster.resolving
+    return bench
+
+
+def answers(bench: Bench, site: SiteId) -> None:
+    bench.hear(site, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
+
+
+ASKED_S = REPEATED_MAX * SETTINGS.retry_s
+"""A site that never answers has so long, at least."""
+
+
+def test_a_site_whose_links_are_up_and_that_never_answers_is_removed() -> None:
+    bench = in_doubt()
+    alive(bench, B, C, seconds=ASKED_S)
+    assert bench.machine.roster.site_ids() == (A, B, C) and bench.machine.roster.resolving
+    alive(bench, B, C, seconds=ASKED_S / 4)
+    assert bench.machine.roster.site_ids() == (A, B) and bench.machine.roster.resolving, "all are asked anew"
+    answers(bench, B)
+    assert not bench.machine.roster.resolving
+    done = [one for one in records(bench.taken()) if one.kind == "scale-in" and one.outcome == "done"]
+    assert "it does not say how far it is" in done[-1].cause
+
+
+def test_a_site_that_answers_at_last_has_all_the_time_again() -> None:
+    bench = in_doubt()
+    alive(bench, B, C, seconds=0.9 * ASKED_S)
+    answers(bench, C)
+    assert not bench.machine.roster.resolving
+    lose(bench, B)
+    assert bench.machine.roster.site_ids() == (A, C) and bench.machine.roster.resolving
+    alive(bench, C, seconds=ASKED_S)
+    assert bench.machine.roster.site_ids() == (A, C)
+
+
+def test_a_scheduler_that_stood_still_has_asked_nobody_meanwhile() -> None:
+    bench = in_doubt()
+    bench.handle(moving(C), after_s=3 * ASKED_S)
+    alive(bench, B, C, seconds=ASKED_S / 2)
+    assert bench.machine.roster.site_ids() == (A, B, C)
