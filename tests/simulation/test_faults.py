@@ -363,3 +363,16 @@ def test_a_scheduler_is_done_with_all_that_is_over_before_a_message_comes_once_m
     node.handle = lambda event: machine.handle(event, 0.0)
     replay(node, SimpleNamespace(neighbour="b"))
     assert judged == [[]]
+
+
+def test_a_site_that_never_says_how_far_it_is_is_removed_and_comes_back() -> None:
+    """Its links are up, and its daemon hears all but that question (spec 10.4)."""
+    world = training("abcd")
+    world.unanswering.begins(world.node("c").site)
+    world.node("d").kill()
+    assert world.run_until(lambda: told(world, "it does not say how far it is"), limit_s=20.0)
+    before = world.oracles.rounds_done
+    assert world.run_until(lambda: world.oracles.rounds_done > before + 3, limit_s=5.0), "the others go on"
+    world.unanswering.ends()
+    begin(world.node("d"))
+    assert world.run_until(lambda: all_are_members(world), limit_s=20.0), "\n".join(world.story[-20:])

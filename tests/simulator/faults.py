@@ -32,6 +32,7 @@ from tests.simulator.releases import upgrade_in_turn
 from tests.simulator.strays import strays
 from tests.simulator.strikes import BACK_WITHIN_S, OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
 from tests.simulator.two_runs import bring
+from tests.simulator.unanswering import unanswering
 from tests.simulator.violation import NotPromised
 from tests.simulator.world import World
 
@@ -203,6 +204,7 @@ class Nemesis:
         damaging(world, until_s)
         world.schedule(0.0, world.oracles.standing.watch)
         strays(world, until_s)
+        unanswering(world, until_s)
         world.schedule(until_s, self.calm)
 
     def _strike(self, number: int) -> None:

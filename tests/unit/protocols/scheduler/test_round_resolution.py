@@ -29,7 +29,6 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
     lose,
 )
 
-from chaos_protocols import events
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.names import SiteId
