@@ -25,6 +25,7 @@ from tests.unit.daemon.storage.journal_faults import PowerLost
 from chaos_protocols import events
 from chaos_protocols.agreement.raft import HardState, Persist
 from chaos_protocols.agreement.raft.messages import LogEntry
+from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bulk import BlockData
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, Tag
 
@@ -366,13 +367,29 @@ def test_a_scheduler_is_done_with_all_that_is_over_before_a_message_comes_once_m
 
 
 def test_a_site_that_never_says_how_far_it_is_is_removed_and_comes_back() -> None:
-    """Its links are up, and its daemon hears all but that question (spec 10.4)."""
+    """Its links are up, and all its other words come (spec 10.4)."""
     world = training("abcd")
-    world.unanswering.begins(world.node("c").site)
+    world.muteness.begins(world.node("c").site, deaf=False)
     world.node("d").kill()
     assert world.run_until(lambda: told(world, "it does not say how far it is"), limit_s=20.0)
     before = world.oracles.rounds_done
     assert world.run_until(lambda: world.oracles.rounds_done > before + 3, limit_s=5.0), "the others go on"
-    world.unanswering.ends()
+    world.muteness.ends()
     begin(world.node("d"))
+    assert world.run_until(lambda: all_are_members(world), limit_s=20.0), "\n".join(world.story[-20:])
+
+
+def test_a_site_that_never_hears_of_a_change_is_removed_and_comes_back() -> None:
+    """Its links are up, and all other words come (spec 9.22)."""
+    world = training("abcd")
+    voters = leader(world).machine.replica.configuration.voters  # type: ignore[union-attr]
+    (deaf,) = (node for node in world.nodes.values() if node.site not in voters)
+    others = [node for node in world.nodes.values() if node is not deaf]
+    world.muteness.begins(deaf.site, deaf=True)
+    request = events.LinkChangeRequested(request="1", other=SiteId(others[1].site), add=False)
+    others[0].handle(request)
+    assert world.run_until(lambda: told(world, "its daemon has not followed"), limit_s=20.0)
+    before = world.oracles.rounds_done
+    assert world.run_until(lambda: world.oracles.rounds_done > before + 3, limit_s=5.0), "the others go on"
+    world.muteness.ends()
     assert world.run_until(lambda: all_are_members(world), limit_s=20.0), "\n".join(world.story[-20:])

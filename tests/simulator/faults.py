@@ -24,6 +24,7 @@ from tests.simulator.guests import visit
 from tests.simulator.hanging import trouble
 from tests.simulator.keeping import keep_at_random
 from tests.simulator.liars import turn
+from tests.simulator.muteness import muteness
 from tests.simulator.node import Node
 from tests.simulator.odd_workers import trouble as odd_workers
 from tests.simulator.piecewise import SEEDS_WITH as PIECEWISE_SHARE
@@ -32,7 +33,6 @@ from tests.simulator.releases import upgrade_in_turn
 from tests.simulator.strays import strays
 from tests.simulator.strikes import BACK_WITHIN_S, OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
 from tests.simulator.two_runs import bring
-from tests.simulator.unanswering import unanswering
 from tests.simulator.violation import NotPromised
 from tests.simulator.world import World
 
@@ -204,7 +204,7 @@ class Nemesis:
         damaging(world, until_s)
         world.schedule(0.0, world.oracles.standing.watch)
         strays(world, until_s)
-        unanswering(world, until_s)
+        muteness(world, until_s)
         world.schedule(until_s, self.calm)
 
     def _strike(self, number: int) -> None:

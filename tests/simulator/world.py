@@ -22,6 +22,7 @@ from chaos_protocols.wire.control import EVERYBODY, Envelope
 from chaos_protocols.wire.versions import SPOKEN
 from chaos_protocols.wishes import BoundsWanted
 from tests.simulator.lies import BROUGHT, CLAIM, MADE_UP
+from tests.simulator.muteness import Muteness
 from tests.simulator.network import BEGINS, CONTROL, Connection, Network
 from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
@@ -30,7 +31,6 @@ from tests.simulator.planner import SimulatedPlanner
 from tests.simulator.replaying import replay, replay_bulk, was_taken
 from tests.simulator.runs import Runs
 from tests.simulator.strays import Doors
-from tests.simulator.unanswering import Unanswering
 
 if TYPE_CHECKING:
     from tests.simulator.rekeying import Rotation
@@ -80,7 +80,7 @@ class World:
         self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
         self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)
         self.oracles, self.doors, self.runs = Oracles(self), Doors(), Runs(self)
-        self.unanswering = Unanswering()
+        self.muteness = Muteness(self)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self.hear_guest: Callable[[Node, Any], None] = lambda node, event: node.handle(event)
@@ -200,13 +200,14 @@ class World:
         node, source = connection.processes[site], connection.far(site)
         if not node.alive or node.connections.get(source) is not connection:
             return
-        answers = kind != CONTROL or self.unanswering.reads(node, message.message)
+        if kind == CONTROL and self.muteness.swallows(message):
+            return
         brought = kind == CONTROL and message.event_id == BROUGHT  # `hear` may lose it
-        if kind != BEGINS and site not in self.guests and answers and not brought:
+        if kind != BEGINS and site not in self.guests and not brought:
             self.delivered.append((site, source, kind, message, node.disk.incarnation))
         self.oracles.delivered(node, source)
         if kind == CONTROL:
-            if not answers or not self.doors.reads(node, source, message):
+            if not self.doors.reads(node, source, message):
                 return
             event = events.EnvelopeReceived(neighbour=source, envelope=message)  # type: ignore[arg-type]
             lies = message.source in self.guests or message.event_id in (CLAIM, BROUGHT)

@@ -256,6 +256,8 @@ class SchedulerMachine:
         if waits is not None:
             for record in self.host.roster.sites:
                 self.host.tell(record.site, waits)
+        for lost in term.waits.lost:
+            term.negotiations.take(lost, now_s=now_s)
         steps = 0
         while self.leading and self.term.proposer.is_free() and steps < STEPS_MAX:
             steps += 1

@@ -3,7 +3,8 @@
 A site that has not given its part to a round that others have given to is waited for from the first of them on; and so
 is one whose daemon has not the roster yet that the round belongs to, since no round is done without everybody's daemon,
 and one whose sums do not arrive at a neighbour. How long at most is agreed by being told: `straggler_timeout` times the
-usual round, as the scheduler has it (spec 9.22, 9.23).
+usual round, as the scheduler has it. A script that takes longer gives weight 0 by its own daemon; a daemon that does is
+removed (spec 9.22, 9.23).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chaos_protocols.names import SiteId
+from chaos_protocols.scheduler.decisions import SiteFailed
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.reports import Reports
@@ -22,6 +24,8 @@ BEHIND = "its daemon does not follow the last change of the run yet: its links a
 """Why a site gives nothing though its script may have."""
 UNREPORTED = "its daemon has not reported to the present scheduler: see the links on the way to it"
 """Why nobody knows what a site has given."""
+LATE_BEATS = 2
+"""A look that comes later than after so many beats comes late."""
 UNHEARD = "its bytes do not arrive at {name}: does something on the way drop large packets? `chaosd doctor` tries"
 """Why what a site has given does not count yet."""
 
@@ -34,6 +38,8 @@ class WaitsWatch:
         self._round = 0
         self._since: dict[SiteId, float] = {}
         """Of those that this round waits for; also where it begins anew. The time counts in which one can give."""
+        self.lost: tuple[SiteFailed, ...] = ()
+        """Members whose daemons do not come to a round that stands for as long as any site is waited for."""
         self._behind: dict[SiteId, float] = {}
         """Members whose daemons have not the newest roster, and since when without a break."""
         self._resting: dict[SiteId, float] = {}
@@ -62,6 +68,7 @@ class WaitsWatch:
         self._looked_s = now_s
         stuck = self._stuck(tag, reports, now_s)
         behind = self._behind_of(tag, reports)
+        self.lost = self._lost(behind, reports, now_s)
         missing = self._since if tag is not None else {}
         reasons = {site: reason for site, (_, reason) in stuck.items() if site not in missing}
         since = {**{site: since_s for site, (since_s, _) in stuck.items()}, **missing, **behind}
@@ -117,9 +124,11 @@ class WaitsWatch:
         self._resting = {site: self._resting.get(site, now_s) for site in resting}
 
     def _note_behind(self, reports: Mapping[SiteId, SiteStatus], now_s: float) -> None:
+        """The time in which this site did not look is nobody's (spec 3.6)."""
         roster = self._facts.roster
+        late_s = max(0.0, now_s - self._looked_s - LATE_BEATS * self._facts.settings.beat_s)
         behind = [one for one in roster.member_ids() if one not in reports or reports[one].epoch < roster.epoch]
-        self._behind = {site: self._behind.get(site, now_s) for site in behind}
+        self._behind = {site: self._behind[site] + late_s if site in self._behind else now_s for site in behind}
 
     def _stuck(
         self, tag: Tag | None, reports: Mapping[SiteId, SiteStatus], now_s: float
@@ -138,6 +147,19 @@ class WaitsWatch:
             return {}
         there = (site for site, report in reports.items() if report.epoch >= tag.epoch)
         return {site: self._behind[site] for site in self._behind.keys() - set(there)}
+
+    def _lost(
+        self, behind: Mapping[SiteId, float], reports: Mapping[SiteId, SiteStatus], now_s: float
+    ) -> tuple[SiteFailed, ...]:
+        """Of those behind. Rosters may change faster than a site can say that it has them: one round has to stand for
+        so long, too."""
+        limit_s = max(self._facts.settings.straggler_min_s, self.limit_s)
+        if self._stands[0] != self._facts.done_round or now_s - self._stands[1] < limit_s:
+            return ()
+        lost = [site for site in sorted(behind) if now_s - behind[site] >= limit_s]
+        what = {site: "followed the last change of the run" if site in reports else "reported" for site in lost}
+        reason = "its daemon has not {what} for {limit_s:g} s, though its links are up"
+        return tuple(SiteFailed(site=one, reason=reason.format(what=what[one], limit_s=limit_s)) for one in lost)
 
     def _note_waits(self, reports: Mapping[SiteId, SiteStatus], now_s: float) -> Tag | None:
         """The tag that is waited for; None: no round waits."""

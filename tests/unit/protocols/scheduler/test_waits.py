@@ -79,6 +79,38 @@ def test_a_member_whose_daemon_has_not_the_rosters_newest_entry_is_waited_for_wi
     assert not told(bench, 4.0, b=report(gave=False), c=behind), "nobody has given: all compute"
 
 
+def test_a_daemon_that_never_comes_to_the_round_is_removed_after_as_long_as_any_site_is_waited_for() -> None:
+    for behind in (report(gave=False, active=False, open=None), None):
+        bench = scheduler(A, B, C)
+        said = {} if behind is None else {"c": msgspec.structs.replace(behind, epoch=EPOCH - 1)}
+        told(bench, SETTINGS.straggler_min_s - 1.0, b=report(gave=True), **said)
+        assert bench.machine.roster.site_ids() == (A, B, C)
+        told(bench, 2.0, b=report(gave=True), **said)
+        assert bench.machine.roster.site_ids() == (A, B) and bench.machine.roster.resolving
+
+
+def test_a_daemon_is_behind_for_no_longer_than_the_round_stands_that_is_running_now() -> None:
+    """Rosters that change faster than a site can say that it has them take no site out."""
+    bench = scheduler(A, B, C)
+    behind = msgspec.structs.replace(report(gave=False, active=False, open=None), epoch=EPOCH - 1)
+    told(bench, SETTINGS.straggler_min_s - 1.0, b=report(gave=True), c=behind)
+    bench.machine.rounds.completed_round = 1
+    gave = msgspec.structs.replace(report(gave=True), open=Tag(epoch=EPOCH, round=2))
+    told(bench, SETTINGS.straggler_min_s - 1.0, b=gave, c=behind)
+    assert bench.machine.roster.site_ids() == (A, B, C)
+    told(bench, 2.0, b=gave, c=behind)
+    assert bench.machine.roster.site_ids() == (A, B)
+
+
+def test_the_time_in_which_the_scheduler_stood_still_counts_for_no_daemon_that_is_behind() -> None:
+    bench = scheduler(A, B, C)
+    behind = msgspec.structs.replace(report(gave=False, active=False, open=None), epoch=EPOCH - 1)
+    told(bench, 2.0, b=report(gave=True), c=behind)
+    bench.handle(moving(C), after_s=3 * SETTINGS.straggler_min_s)
+    told(bench, SETTINGS.straggler_min_s / 2, b=report(gave=True), c=behind)
+    assert bench.machine.roster.site_ids() == (A, B, C)
+
+
 def test_a_member_whose_bytes_do_not_arrive_is_waited_for_with_where_they_should() -> None:
     """Everybody has given, and the way of the sums swallows them (seed 1147 of the simulator)."""
     bench = scheduler(A, B, C)
