@@ -13,7 +13,7 @@ from chaos_protocols.membership.skips import Skips
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
-from chaos_protocols.wire.waits import RoundWaits, SiteWait
+from chaos_protocols.wire.waits import UNANSWERED, RoundWaits, SiteWait
 
 STEPS_S = (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 24 * 3600)
 """How long is told in steps, so that a wait makes a few lines and not one a second."""
@@ -76,8 +76,10 @@ class Waits:
         message = self._fresh()
         if message is None or self._rounds.known_round >= message.round:
             return ()
-        view = self._replica.roster.view_of(message.round)  # a site may be out of it since that was said
-        return tuple(one for one in message.waits if view is None or one.site in view.members)
+        roster = self._replica.roster
+        view = roster.view_of(message.round)  # a site may be out of it since that was said
+        waits = tuple(one for one in message.waits if one.reason != UNANSWERED or roster.resolving)
+        return tuple(one for one in waits if view is None or one.site in view.members)
 
     @property
     def resting(self) -> tuple[SiteWait, ...]:
@@ -94,7 +96,9 @@ class Waits:
         epoch, since_s = self._doubt
         in_doubt_s = self._outbox.now_s - since_s
         if epoch and in_doubt_s > self._outbox.settings.waits_told_s:
-            return f"a failure is being resolved {_lasting(in_doubt_s)}: the scheduler asks every site how far it is"
+            silent = self.waited_for
+            asks = f"a failure is being resolved {_lasting(in_doubt_s)}: the scheduler asks every site how far it is"
+            return f"{asks}, and waits for the answer of {self._named(list(silent))}" if silent else asks
         waits = self.waited_for
         if not waits:
             return self._why_empty()

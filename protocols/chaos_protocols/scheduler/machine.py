@@ -252,7 +252,7 @@ class SchedulerMachine:
             term.negotiations.take(lost, now_s=now_s)
         for finding in term.progress.look(now_s):
             term.negotiations.take(finding, now_s=now_s)
-        waits = term.waits.look(now_s)
+        waits = term.waits.look(now_s) or term.resolution.unanswered(now_s)
         if waits is not None:
             for record in self.host.roster.sites:
                 self.host.tell(record.site, waits)

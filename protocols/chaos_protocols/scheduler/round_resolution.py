@@ -25,6 +25,7 @@ from chaos_protocols.scheduler.proposals import Proposal
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.voters import transfer_leadership
 from chaos_protocols.wire.control import RoundStatusQuery, RoundStatusReply
+from chaos_protocols.wire.waits import SITES_NAMED_MAX, UNANSWERED, RoundWaits, SiteWait
 
 NOT_YET_S = float("-inf")
 REPEATED_MAX = 20
@@ -84,6 +85,8 @@ class RoundResolution:
         self._repeated: Counter[SiteId] = Counter()
         """How often each was asked once more since it answered last, in whatever epoch. Questions are counted, not
         seconds: in those a scheduler may have stood still itself."""
+        self._told_s = float("-inf")
+        """When everybody was told last who does not answer."""
         self._retried_s = float("-inf")
         """When an empty round was begun anew last."""
 
@@ -135,11 +138,28 @@ class RoundResolution:
         question = RoundStatusQuery(epoch=self._facts.roster.epoch)
         return tuple(Tell(site=site, message=question) for site in missing)
 
+    def unanswered(self, now_s: float) -> RoundWaits | None:
+        """What everybody is to be told, now or again: who has been asked in vain for a while."""
+        facts, settings = self._facts, self._facts.settings
+        if not facts.roster.resolving or now_s < self._told_s + settings.failure_timeout_s:
+            return None
+        in_vain = {site: self._repeated[site] * settings.retry_s for site in facts.roster.site_ids()}
+        waits = [
+            SiteWait(site=site, seconds=seconds, reason=UNANSWERED)
+            for site, seconds in in_vain.items()
+            if seconds >= settings.waits_told_s
+        ]
+        if not waits:
+            return None
+        self._told_s = now_s
+        number = max(facts.done_round, self._reports.newest_round()) + 1
+        return RoundWaits(round=number, limit_s=0.0, waits=tuple(waits[:SITES_NAMED_MAX]))
+
     def _give_up(self, silent: list[SiteId]) -> Decision:
         """Its daemon lives, and what it should answer does not come: it does not follow what is agreed, or the other
         way round. That holds up itself, and not the run: it comes back as any site that failed."""
         waited_s = REPEATED_MAX * self._facts.settings.retry_s
-        reason = f"it does not say how far it is, for {waited_s:g} s now, though its links are up"
+        reason = f"{UNANSWERED}, for {waited_s:g} s now, though its links are up"
         return Decision(
             reason=reason, failed=tuple(SiteFailed(site=site, reason=reason) for site in silent), look_again=True
         )

@@ -11,6 +11,8 @@ from chaos_protocols.wire.plans import Site
 
 SITES_NAMED_MAX = 64
 """In one message; who waits for more is told of these."""
+UNANSWERED = "it does not say how far it is"
+"""The reason that holds while a failure is being resolved, and no longer."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Words = Annotated[str, msgspec.Meta(max_length=1024)]

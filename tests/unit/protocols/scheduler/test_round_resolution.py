@@ -17,6 +17,7 @@ from tests.unit.protocols.one_site import (
     moving,
     records,
     roster_of,
+    sent,
 )
 from tests.unit.protocols.scheduler.scheduler_kit import (
     acknowledge,
@@ -33,7 +34,8 @@ from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.round_resolution import REPEATED_MAX, beyond_belief, outcome_of
-from chaos_protocols.wire.control import RoundStatusReply
+from chaos_protocols.wire.control import RoundStatusReply, RoundWaits
+from chaos_protocols.wire.waits import UNANSWERED
 
 
 def said(done: int, digest: str = "", *, has_state: bool = False, known: int = 0) -> RoundStatusReply:
@@ -303,3 +305,17 @@ def test_a_scheduler_that_stood_still_has_asked_nobody_meanwhile() -> None:
     bench.handle(moving(C), after_s=3 * ASKED_S)
     alive(bench, B, C, seconds=ASKED_S / 2)
     assert bench.machine.roster.site_ids() == (A, B, C)
+
+
+def test_everybody_is_told_who_does_not_answer_until_it_does() -> None:
+    bench = in_doubt()
+    bench.taken()
+    alive(bench, B, C, seconds=SETTINGS.waits_told_s + 1.5)
+    told = sent(bench.taken(), RoundWaits)
+    assert {site for site, _ in told} == {B, C}
+    assert [(one.site, one.reason) for one in told[-1][1].waits] == [(C, UNANSWERED)] and not told[-1][1].limit_s
+    assert "waits for the answer of site c" in bench.machine.participation.waits.reason()
+    answers(bench, C)
+    assert not bench.machine.participation.waits.waited_for
+    alive(bench, B, C, seconds=2.0)
+    assert not [one for _, one in sent(bench.taken(), RoundWaits) if one.waits]
