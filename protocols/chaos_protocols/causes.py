@@ -97,7 +97,8 @@ class Cause(Enum):
     RESOLVING = Meaning(
         "resolving", Place.WAITS, "a failure is being resolved",
         "the sites of the run",
-        "nothing; asked again by itself. If it stays: `chaosd status` at a member",
+        "nothing; asked again by itself. `chaosd status` at a member names who does not answer; such a site is removed "
+        "after ten failure timeouts",
     )  # fmt: skip
     NOBODY_TRAINS = Meaning(
         "nobody-trains", Place.WAITS,
