@@ -14,6 +14,7 @@ from chaos.worker_group.data import Loader
 from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.layers import Layer
+from chaos.worker_group.refused import check_told
 
 REPEATS = 3
 """The shortest of so many runs is told: what else ran on the machine only adds."""
@@ -60,6 +61,7 @@ def measure(layers: Sequence[Layer], loss: Loss, loader: Loader, device: Device 
         told = loss(value, target)
         if not isinstance(told, torch.Tensor) or told.dim() != 0:
             raise ValueError("loss=(output, target) must give one number, the mean over the micro-batch")
+        check_told(told, value, layers)
     finally:
         device.draw_from(before)
     return Measured(layers=measures, boundaries=boundaries)

@@ -28,6 +28,7 @@ from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.measuring import Measured, measure
 from chaos.worker_group.others import LayersSession
 from chaos.worker_group.pieces import pieces_of
+from chaos.worker_group.refused import check_loss
 from chaos.worker_group.session import Applied, ChainTraining, GroupSession, TrainsAlone, TrainsWithOthers
 from chaos.worker_group.together import TrainsTogether
 from chaos.worker_group.vectors import LayerVectors, LocalVectors, Vectors
@@ -76,6 +77,7 @@ class ParallelModel:
         Raises ValueError on what cannot be trained by several workers, naming it."""
         if not callable(loss):
             raise ValueError(f"loss= takes a function of (output, target), not a {type(loss).__name__}")
+        check_loss(loss, model)
         self.module = model
         self._device = device_of(model)
         self.layers: list[Layer] = chain(_modules(model, layers))

@@ -1,0 +1,70 @@
+"""What workers cannot train, or would leave untrained without a word: refused with what to write instead."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from chaos.worker_group.layers import Layer
+
+NAMED_MAX = 5
+"""Parameters, in a sentence."""
+
+
+def check_loss(loss: Any, model: torch.nn.Module) -> None:
+    """Raises ValueError for a loss with parameters of its own that want to be trained: they are in no layer, so no
+    worker has an optimizer for them."""
+    own = {id(parameter) for parameter in model.parameters()}
+    found = [name for name, p in _owner(loss).named_parameters() if p.requires_grad and id(p) not in own]
+    if found:
+        more = f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""
+        raise ValueError(
+            f"loss= has parameters of its own, which would not be trained: {', '.join(map(repr, found[:NAMED_MAX]))}"
+            f"{more}. What is trained has to be in a layer of the model: put it into the last layer and let the loss "
+            "take what that gives, or freeze it (requires_grad_(False))"
+        )
+
+
+def check_told(told: torch.Tensor, output: torch.Tensor, layers: Sequence[Layer]) -> None:
+    """Raises ValueError for a loss that uses a parameter which wants to be trained, its own or one of a layer: the
+    backward pass of a loss goes to the output alone. `told`: the loss of this output."""
+    for leaf in _leaves(told):
+        if leaf is output or not isinstance(leaf, torch.nn.Parameter):
+            continue
+        named = (f"the parameter {n!r} of layer {each.name}" for each in layers for n in _names(each, leaf))
+        what = next(named, f"a parameter of shape {tuple(leaf.shape)}")
+        raise ValueError(
+            f"loss= uses {what}, which would get no gradient of it: a loss is "
+            "a function of (output, target) alone. Put what is trained into the last layer and let the loss take what "
+            "that gives (for a penalty on weights: weight_decay= of the optimizer), or detach() it"
+        )
+
+
+def _names(layer: Layer, leaf: torch.nn.Parameter) -> list[str]:
+    return [name for name, parameter in layer.module.named_parameters() if parameter is leaf]
+
+
+def _owner(loss: Any) -> torch.nn.Module:
+    """The module that a loss is, or is a method of; one without parameters for others."""
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    if not isinstance(loss, torch.nn.Module):
+        loss = getattr(loss, "__self__", None)
+    return loss if isinstance(loss, torch.nn.Module) else torch.nn.Identity()
+
+
+def _leaves(told: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors whose gradients a backward pass would add up."""
+    nodes: list[Any] = [told.grad_fn]
+    seen: set[Any] = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        nodes.extend(following for following, _ in node.next_functions)
