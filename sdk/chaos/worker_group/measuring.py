@@ -14,7 +14,7 @@ from chaos.worker_group.data import Loader
 from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.layers import Layer
-from chaos.worker_group.refused import check_told
+from chaos.worker_group.refused import check_gradients, check_told
 
 REPEATS = 3
 """The shortest of so many runs is told: what else ran on the machine only adds."""
@@ -97,7 +97,8 @@ def _layer(layer: Layer, value: torch.Tensor, device: Device) -> tuple[torch.Ten
             _check_backward(layer, entered, left)
         began_s = perf_counter()
         if left.requires_grad and (entered.requires_grad or layer.parameters):
-            layer.gradients(entered, left, torch.ones_like(left))
+            _, found = layer.gradients(entered, left, torch.ones_like(left))
+            check_gradients(layer, found)
         device.synchronize()
         backward_s.append(perf_counter() - began_s)
     size = left.numel() * left.element_size()

@@ -43,8 +43,31 @@ def check_told(told: torch.Tensor, output: torch.Tensor, layers: Sequence[Layer]
         )
 
 
-def _names(layer: Layer, leaf: torch.nn.Parameter) -> list[str]:
-    return [name for name, parameter in layer.module.named_parameters() if parameter is leaf]
+def check_dense(layers: Sequence[Layer]) -> None:
+    """Raises ValueError for modules whose gradients are sparse: sums are made of whole vectors."""
+    for layer in layers:
+        for name, part in layer.module.named_modules():
+            if getattr(part, "sparse", False) is True and any(p.requires_grad for p in part.parameters(recurse=False)):
+                where = f"{name!r}, {part}" if name else f"{part}"
+                raise ValueError(
+                    f"layer {layer.index} has sparse gradients ({where}), and workers add up whole ones; make it with "
+                    "sparse=False, and the optimizer one for dense gradients (AdamW in the place of SparseAdam)"
+                )
+
+
+def check_gradients(layer: Layer, found: Sequence[torch.Tensor | None]) -> None:
+    """As `check_dense`, for a layer whose code says nothing of it beforehand. `found`: of its trained parameters."""
+    for parameter, gradient in zip(layer.parameters, found, strict=True):
+        if gradient is not None and gradient.layout != torch.strided:
+            name = next(map(repr, _names(layer, parameter)), f"of shape {tuple(parameter.shape)}")
+            raise ValueError(
+                f"layer {layer.name} gives a sparse gradient of its parameter {name}; workers add up whole ones: "
+                "look its rows up with sparse=False"
+            )
+
+
+def _names(layer: Layer, wanted: torch.nn.Parameter) -> list[str]:
+    return [name for name, parameter in layer.module.named_parameters() if parameter is wanted]
 
 
 def _owner(loss: Any) -> torch.nn.Module:
@@ -58,13 +81,13 @@ def _owner(loss: Any) -> torch.nn.Module:
 
 def _leaves(told: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors whose gradients a backward pass would add up."""
-    nodes: list[Any] = [told.grad_fn]
+    ahead: list[Any] = [told.grad_fn]
     seen: set[Any] = set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
+    while ahead:
+        function = ahead.pop()
+        if function is None or function in seen:
             continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            yield node.variable
-        nodes.extend(following for following, _ in node.next_functions)
+        seen.add(function)
+        if hasattr(function, "variable"):
+            yield function.variable
+        ahead.extend(following for following, _ in function.next_functions)

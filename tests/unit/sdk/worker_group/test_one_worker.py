@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -241,61 +240,6 @@ def test_a_loss_that_cannot_be_called_is_refused() -> None:
     with Coordinator(standalone=True, handle_signals=False) as coordinator:
         with pytest.raises(ValueError, match="loss= takes a function"):
             coordinator.parallelize(make_model(), loss=nothing)
-
-
-class Weighed(torch.nn.Module):
-    """A loss with a parameter of its own."""
-
-    def __init__(self, trained: bool = True) -> None:
-        super().__init__()
-        self.margin = torch.nn.Parameter(torch.ones(()), trained)
-
-    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return LOSS(output * self.margin, target)
-
-
-@pytest.mark.parametrize(
-    "loss", [Weighed(), Weighed().forward, functools.partial(Weighed())], ids=("module", "method", "partial")
-)
-def test_a_loss_with_parameters_of_its_own_is_refused_with_their_names(loss: Any) -> None:
-    with Coordinator(standalone=True, handle_signals=False) as coordinator:
-        with pytest.raises(ValueError, match=r"loss= has parameters of its own, .*: 'margin'.* a layer of the model"):
-            coordinator.parallelize(make_model(), loss=loss)
-
-
-def closed_over(module: torch.nn.Module) -> Any:
-    """A loss that says nothing of the parameter that it uses."""
-    inner = Weighed()
-    return lambda output, target: inner(output, target)
-
-
-def decayed(module: torch.nn.Module) -> Any:
-    return lambda output, target: LOSS(output, target) + module.get_parameter("0.weight").square().sum()
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (closed_over, r"loss= uses a parameter of shape \(\),"),
-        (decayed, "loss= uses the parameter 'weight' of layer 0"),
-    ],
-    ids=("closed-over", "of-a-layer"),
-)
-def test_a_loss_that_uses_a_parameter_is_refused_with_the_first_step(make: Callable[[Any], Any], text: str) -> None:
-    module = make_model()
-    with Coordinator(standalone=True, handle_signals=False) as coordinator:
-        model = coordinator.parallelize(module, loss=make(module))
-        coordinator.register(model=model, optimizer=make_optimizer)
-        with pytest.raises(ValueError, match=text):
-            model.step(next(iter(coordinator.loader(Points(), global_batch=8, micro_batch=4))))
-
-
-def test_a_loss_may_have_frozen_parameters() -> None:
-    with Coordinator(standalone=True, handle_signals=False) as coordinator:
-        model = coordinator.parallelize(make_model(), loss=Weighed(trained=False))
-        coordinator.register(model=model, optimizer=make_optimizer)
-        (report,) = map(model.step, coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=1))
-    assert report.loss > 0
 
 
 class Stream(torch.utils.data.IterableDataset[int]):

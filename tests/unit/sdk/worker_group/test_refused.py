@@ -1,0 +1,107 @@
+"""What workers would leave untrained, or could not add up, is refused with its name and what to write instead."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.integration.site_training import CLASSES, Points, make_model, make_optimizer
+
+from chaos import Coordinator
+
+LOSS = torch.nn.functional.cross_entropy
+
+
+class Weighed(torch.nn.Module):
+    """A loss with a parameter of its own."""
+
+    def __init__(self, trained: bool = True) -> None:
+        super().__init__()
+        self.margin = torch.nn.Parameter(torch.ones(()), trained)
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return LOSS(output * self.margin, target)
+
+
+@pytest.mark.parametrize(
+    "loss", [Weighed(), Weighed().forward, functools.partial(Weighed())], ids=("module", "method", "partial")
+)
+def test_a_loss_with_parameters_of_its_own_is_refused_with_their_names(loss: Any) -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ValueError, match=r"loss= has parameters of its own, .*: 'margin'.* a layer of the model"):
+            coordinator.parallelize(make_model(), loss=loss)
+
+
+def closed_over(module: torch.nn.Module) -> Any:
+    """A loss that says nothing of the parameter that it uses."""
+    inner = Weighed()
+    return lambda output, target: inner(output, target)
+
+
+def decayed(module: torch.nn.Module) -> Any:
+    return lambda output, target: LOSS(output, target) + module.get_parameter("0.weight").square().sum()
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (closed_over, r"loss= uses a parameter of shape \(\),"),
+        (decayed, "loss= uses the parameter 'weight' of layer 0"),
+    ],
+    ids=("closed-over", "of-a-layer"),
+)
+def test_a_loss_that_uses_a_parameter_is_refused_with_the_first_step(make: Callable[[Any], Any], text: str) -> None:
+    module = make_model()
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(module, loss=make(module))
+        coordinator.register(model=model, optimizer=make_optimizer)
+        with pytest.raises(ValueError, match=text):
+            model.step(next(iter(coordinator.loader(Points(), global_batch=8, micro_batch=4))))
+
+
+def test_a_loss_may_have_frozen_parameters() -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=Weighed(trained=False))
+        coordinator.register(model=model, optimizer=make_optimizer)
+        (report,) = map(model.step, coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=1))
+    assert report.loss > 0
+
+
+class LookedUp(torch.nn.Module):
+    """Looks rows of a table up without a module for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.ones(4, CLASSES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = (x[:, :1].detach() > 0).long()
+        return torch.nn.functional.embedding(rows, self.table, sparse=True).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda: torch.nn.Sequential(torch.nn.Sequential(torch.nn.Embedding(4, 4, sparse=True))),
+            r"layer 0 has sparse gradients \('0', Embedding\(4, 4, sparse=True\)\), .*make it with sparse=False",
+        ),
+        (
+            lambda: torch.nn.Sequential(LookedUp()),
+            "layer 0 LookedUp gives a sparse gradient of its parameter 'table'; .* sparse=False",
+        ),
+    ],
+    ids=("module", "function"),
+)
+def test_sparse_gradients_are_refused_with_what_has_them(make: Callable[[], torch.nn.Module], text: str) -> None:
+    def first_step() -> None:
+        with Coordinator(standalone=True, handle_signals=False) as coordinator:
+            model = coordinator.parallelize(make(), loss=LOSS)
+            coordinator.register(model=model, optimizer=make_optimizer)
+            model.step(next(iter(coordinator.loader(Points(), global_batch=8, micro_batch=4))))
+
+    with pytest.raises(ValueError, match=text):
+        first_step()
