@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -94,7 +93,7 @@ def run(
     if timeline is not None:
         _check_timeline(timeline)
     _check_folder()
-    given = {"workers": workers, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan)}
+    given = {"workers": workers, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan, workers)}
     import asyncio  # here: the other commands start without it
 
     site = _placed(device, nproc + spares * group_size, share_devices, group_size)
@@ -171,14 +170,20 @@ def _check_folder() -> None:
         fail(f"the workers cannot be started: {problem}", EXIT_FAILED)
 
 
-def _plan(path: Path) -> Any:
-    from chaos_planner.pipelines.plans.execution import ExecutionPlan
+def _plan(path: Path, workers: int) -> Any:
+    from chaosd.cli.plan_file import UnusablePlan, read_plan  # here: the planner takes a moment
 
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return ExecutionPlan.from_json(data.get("plan", data) if isinstance(data, dict) else data)
-    except (OSError, ValueError) as error:
-        fail(f"--plan {path}: {error}", EXIT_USAGE)
+        found = read_plan(path)
+    except UnusablePlan as error:
+        fail(f"--plan {error}", EXIT_USAGE)
+    if (last := max(found.workers)) >= workers:
+        fail(
+            f"--plan {path} names worker {last}, and the last of {workers} is worker {workers - 1}: start more "
+            "(--nproc), or make the plan anew",
+            EXIT_USAGE,
+        )
+    return found
 
 
 async def _run(

@@ -105,7 +105,7 @@ class Ways:
         if plan.num_layers != len(model.layers) or plan.micro_batches != model.global_micro_batches:
             raise Unplannable(
                 f"the plan file is for {plan.num_layers} layers and {plan.micro_batches} micro-batches, the script has "
-                f"{len(model.layers)} and {model.global_micro_batches}; make it anew for this model",
+                f"{len(model.layers)} and {model.global_micro_batches}; make it anew for this model, or leave it out",
                 hopeless=True,
             )
         missing = sorted(plan.workers - set(present))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from chaosd.cli import run
+from chaosd.cli import plan_file, run
 from chaosd.cli.app import app
 from chaosd.cli.events_file import EventsFile
 from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE
@@ -34,7 +34,7 @@ from chaosd.worker_group.history import Happened
             "--dp and --pp need 4 workers of 2 processes; --nproc 4 gives 2",
         ),
         (["--policies", "reroute,hope", "x"], "allowed: a list of reroute, dynamic, spare"),
-        (["--plan", "missing.json", "x"], "--plan missing.json:"),
+        (["--plan", "missing.json", "x"], "--plan missing.json cannot be read: No such file"),
         (
             ["--timeline", "steps.png", "x"],
             "--timeline steps.png: the timeline is an SVG picture; name the file steps.svg",
@@ -47,11 +47,38 @@ def test_wrong_usage_is_named(arguments: list[str], text: str) -> None:
     assert found.exit_code == EXIT_USAGE and text in found.output
 
 
-def test_a_plan_file_that_is_none_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "is empty"),
+        (b'{"policy": "reroute", "pipe', "is no JSON: line 1, column 23: Unterminated string"),
+        (b"\xff\xfe\x00", "is no JSON: it is no text in UTF-8"),
+        (b"[" * 100_000, "is no JSON: its brackets stand within each other too deep"),
+        (b"[]", "is no plan: it has a list where an object"),
+        (b'{"plan": null}', "is no plan: it has null where an object"),
+        (b'{"policy": "reroute", "pipelines": []}', "is no plan: plan.pipelines is empty"),
+        (
+            b'{"policy": "hope", "pipelines": []}',
+            "is no plan: plan.policy is 'hope'; allowed: restart",
+        ),
+    ],
+    ids=("empty", "cut", "binary", "deep", "list", "null", "none", "policy"),
+)
+def test_a_plan_file_that_is_none_is_told_with_how_one_is_made(tmp_path: Path, content: bytes, text: str) -> None:
     path = tmp_path / "plan.json"
-    path.write_text('{"policy": "reroute", "pipelines": []}', encoding="utf-8")
+    path.write_bytes(content)
     found = CliRunner().invoke(app, ["run", "--plan", str(path), "x"])
-    assert found.exit_code == EXIT_USAGE and "plan.pipelines is empty" in found.output
+    assert found.exit_code == EXIT_USAGE and f"--plan {path} {text}" in found.output
+    assert f"write it by hand: {plan_file.EXAMPLE}" in found.output
+
+
+def test_the_plan_that_is_shown_as_an_example_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(plan_file.EXAMPLE, encoding="utf-8")
+    plan = plan_file.read_plan(path)
+    assert plan.num_layers == 6 and plan.micro_batches == 8 and plan.workers == {0, 1}
+    found = CliRunner().invoke(app, ["run", "--plan", str(path), "--nproc", "1", "x"])
+    assert found.exit_code == EXIT_USAGE and "names worker 1, and the last of 1 is worker 0" in found.output
 
 
 def test_another_system_is_told_what_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
