@@ -64,7 +64,7 @@ from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planner_thread import PlannerThread
 from chaosd.worker_group.planning import SitePlanner
-from chaosd.worker_group.processes import RUN_ON, Launch, WorkerProcesses, launch
+from chaosd.worker_group.processes import ENDED_WELL, NO_STEP, RUN_ON, Launch, WorkerProcesses, launch
 from chaosd.worker_group.run_line import RunLine, greeting
 from chaosd.worker_group.timed_steps import TimedSteps
 
@@ -179,7 +179,12 @@ class Controller:
                 await self._thread.close()
                 self._processes.close()
                 self._memory.close()
-        return failed
+        return f"{failed}. {NO_STEP}" if failed and self._made_no_step() else failed
+
+    def _made_no_step(self) -> bool:
+        """Whether the first script that ended had come to its end, and not to a step."""
+        worker, how = next(iter(self._exits.items()), (-1, ""))
+        return how == ENDED_WELL and worker not in self._lines.greeted
 
     async def _run_on(self) -> None:
         """The training is complete: until the scripts have ended."""

@@ -42,6 +42,12 @@ Launch: TypeAlias = Callable[[Sequence[str], Mapping[str, str], Mapping[str, int
 
 RUN_ON = "the training is complete; what the scripts still do is waited for (Ctrl+C ends them)"
 
+NO_STEP = (
+    "The script has made no step: it has to make its model with coordinator.parallelize(...) or replicate(...), and a "
+    "step for each batch of coordinator.loader(...) (docs/site.md); a script of one process is started without "
+    "`chaosd run`"
+)
+
 
 def launch(
     command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int], *, stdout: int | None = None
@@ -276,6 +282,9 @@ def _text(code: int) -> str:
         return f"its process was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"its process was ended by signal {-code}"
+
+
+ENDED_WELL = _text(0)
 
 
 def python_command(script: Sequence[str]) -> list[str]:

@@ -106,6 +106,17 @@ def test_a_script_that_ends_at_once_ends_the_run_with_its_exit_code(tmp_path: Pa
     assert "ended before the training began: its process ended with exit code 3" in found.output
 
 
+@pytest.mark.parametrize("code", ["0", "3"])
+def test_only_a_script_that_ends_well_without_a_step_is_told_what_is_expected_of_it(tmp_path: Path, code: str) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(f"raise SystemExit({code})", encoding="utf-8")
+    found = CliRunner().invoke(app, ["run", "--standalone", "--nproc", "1", str(script)])
+    assert found.exit_code == EXIT_FAILED
+    assert f"worker 0 ended before the training began: its process ended with exit code {code}" in found.output
+    expected = ". The script has made no step: it has to make its model with coordinator.parallelize(...) or replicate"
+    assert found.output.count(expected) == (code == "0")
+
+
 @pytest.fixture
 def short() -> Iterator[Path]:
     """For temporary files: a socket's path has to fit into 107 bytes."""
