@@ -300,8 +300,8 @@ class Controller:
             stopped = self._processes.stopped(self._suspicion.still(now_s))
             readings = self._processes.readings()
             for suspect in self._suspicion.observe(now_s, readings, stopped=stopped, interval_s=interval_s):
-                event = WorkerSuspected(worker=suspect.worker, reason=suspect.reason, over_s=suspect.over_s)
-                self._feed(event)
+                who, why, over_s = suspect.worker, suspect.reason, suspect.over_s
+                self._feed(WorkerSuspected(worker=who, reason=why, over_s=over_s, in_vain=suspect.in_vain))
             together = self._machine.member is None and self._suspicion.waiting_s(now_s) > WAIT_TOGETHER_LIMIT_S
             if together and not told_together:
                 self._record("all-wait", f"all workers have waited for {WAIT_TOGETHER_LIMIT_S:g} s; please report this")

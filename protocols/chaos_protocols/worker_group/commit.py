@@ -55,6 +55,11 @@ class StepCollector:
         """Who has the sums of the step under way."""
         return frozenset(self._reduced)
 
+    @property
+    def updated(self) -> frozenset[int]:
+        """Who has updated by the commit that was sent last."""
+        return frozenset(self._stepped)
+
     def take_reduced(self, worker: int, message: Reduced) -> bool:
         """True with the last one of the step."""
         if message.step != self.step or worker not in self._workers or worker in self._reduced:

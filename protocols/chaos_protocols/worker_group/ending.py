@@ -59,6 +59,12 @@ class Ending:
         elif group.member is None or not group.member.complete():
             group.end("")
 
+    def waited_for(self, worker: int) -> None:
+        """Another one has waited for this one, which has ended, in vain: the group ends if some have updated by the
+        last step that this one wants, and so have begun the next."""
+        if worker in self._after and self._steps.collector is not None:
+            self.apart(self._steps.collector.updated)
+
     def apart(self, begun: frozenset[int]) -> bool:
         """Whether the group has ended since these have begun the present step, and another one wants none."""
         others = begun - self._crew.done

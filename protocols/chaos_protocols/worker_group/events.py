@@ -48,11 +48,13 @@ class WorkerGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSuspected:
-    """A worker stands still (`suspicion`), for `over_s` longer than it may; told again while it does."""
+    """A worker stands still (`suspicion`), for `over_s` longer than it may; told again while it does. `in_vain`: its
+    script has ended its training, and another one waits for it."""
 
     worker: int
     reason: str
     over_s: float = 0.0
+    in_vain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,14 +41,12 @@ class WorkerGroupMachine(ToBeDone):
         """The plan that was last put in force: its workers hold the state. None: all hold it."""
         self._lost: set[int] = set()
         """Of its workers, the ones that are gone."""
-        self._asked = 0
         self._steps = CountedSteps()
         self._ending = Ending(self, self._crew, self._steps)
         self.plan: Plan | None = None
-        self._ordered: frozenset[int] = frozenset()
-        self._ready: set[int] = set()
+        self._ordered, self._ready = frozenset[int](), set[int]()
         self._stopping: Stopping | None = None
-        self._broken, self._waits_for, self._suspects = 0, "", Suspects(self)
+        self._asked, self._broken, self._waits_for, self._suspects = 0, 0, "", Suspects(self)
         self.member: RunMember | None = None
         """Of a run of institutions, if the script wants that."""
 
@@ -84,6 +82,8 @@ class WorkerGroupMachine(ToBeDone):
                     self._said(worker, message)
                 case ev.WorkerGone(worker=worker, reason=reason):
                     self._gone(worker, reason)
+                case ev.WorkerSuspected(worker=worker, in_vain=True):
+                    self._ending.waited_for(worker)
                 case ev.WorkerSuspected(worker=worker, reason=reason, over_s=over_s):
                     self._stands_still(worker, reason, over_s)
                 case ev.PlanMade() | ev.NoPlanMade():

@@ -38,6 +38,10 @@ STILL_SHARE = 0.5
 TELL_AGAIN_S = 5.0
 """A worker that goes on standing still is named so often."""
 
+IN_VAIN_S = 5.0
+"""A peer that has ended gives nothing any more: who has waited for it for so long waits in vain. What it gave before
+its end is there by then, also where others use the machine."""
+
 WAIT_TOGETHER_LIMIT_S = 60.0
 """All workers waiting for so long without a change: a defect of ours, not of a worker."""
 
@@ -75,11 +79,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A worker that stands still, and why that is thought; `over_s`: how much longer than it may."""
+    """A worker that stands still, and why that is thought; `over_s`: how much longer than it may. `in_vain`: it
+    has ended, and another one waits for it."""
 
     worker: int
     reason: str
     over_s: float = 0.0
+    in_vain: bool = False
 
 
 @dataclass(slots=True)
@@ -121,6 +127,7 @@ class Suspicion:
         self._read_s = now_s
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in readings}
         found: list[Suspect] = []
+        awaited = self._awaited(now_s, readings)
         for worker, progress in sorted(readings.items()):
             seen = self._seen.get(worker)
             if seen is None:
@@ -135,12 +142,13 @@ class Suspicion:
             else:
                 seen.stopped_since_s += late_s
             self._note(seen, progress, now_s)
-            over_s, reason = self._judge(seen, now_s)
+            over_s, reason = self._judge(seen, now_s, awaited.get(worker))
             if not over_s:
                 seen.told_s = None
             elif seen.told_s is None or now_s - seen.told_s >= TELL_AGAIN_S:
                 seen.told_s = now_s
-                found.append(Suspect(worker=worker, reason=reason, over_s=over_s))
+                vain = progress.work is Work.ENDED and worker not in stopped
+                found.append(Suspect(worker=worker, reason=reason, over_s=over_s, in_vain=vain))
         return found
 
     def still(self, now_s: float) -> list[int]:
@@ -174,14 +182,29 @@ class Suspicion:
             seen.since_s = now_s
         seen.progress = progress
 
-    def _judge(self, seen: _Seen, now_s: float) -> tuple[float, str]:
-        """By how much it has passed its limit, and what it does; 0: it has not."""
+    def _awaited(self, now_s: float, readings: Mapping[int, Reading]) -> dict[int, tuple[float, int]]:
+        """Who has been waited for for how long, and by whom; of nobody as long as none has ended."""
+        if not any(reading.work is Work.ENDED for reading in readings.values()):
+            return {}
+        found: dict[int, tuple[float, int]] = {}
+        for worker, seen in self._seen.items():
+            if seen.progress.work is Work.WAITING and seen.progress.count == readings[worker].count:
+                peer = seen.progress.peer
+                found[peer] = max((now_s - seen.since_s, worker), found.get(peer, (0.0, 0)))
+        return found
+
+    def _judge(self, seen: _Seen, now_s: float, awaited: tuple[float, int] | None) -> tuple[float, str]:
+        """By how much it has passed its limit, and what it does; 0: it has not. `awaited`: for how long, by whom."""
         work, still_s = seen.progress.work, now_s - seen.since_s
         stopped = "" if seen.stopped_since_s is None else "its process is stopped, and has done nothing"
         if seen.stopped_since_s is not None:
             over_s = now_s - seen.stopped_since_s - (1 - STILL_SHARE) * self._timeout_s
             if over_s > 0:
                 return over_s, f"{stopped} for {still_s:.1f} s"
+        if work is Work.ENDED and awaited is not None and awaited[0] > IN_VAIN_S:
+            return awaited[
+                0
+            ] - IN_VAIN_S, f"it has ended, and worker {awaited[1]} has waited for it for {awaited[0]:.1f} s"
         if work in UNTIMED:
             return 0.0, ""
         if work is Work.WAITING:
@@ -192,5 +215,10 @@ class Suspicion:
         limit_s = self.limit_s(work)
         if still_s <= limit_s:
             return 0.0, ""
+        if work is Work.OUTSIDE and not stopped:
+            return still_s - limit_s, (
+                f"its script has begun no further step for {still_s:.1f} s (limit {limit_s:.1f} s; for what takes "
+                "longer between two steps give chaosd run a larger --failure-timeout-s)"
+            )
         doing = stopped or f"no progress in {work.name.lower()}"
         return still_s - limit_s, f"{doing} for {still_s:.1f} s (limit {limit_s:.1f} s)"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from chaos_protocols.worker_group.suspicion import (
     FIRST_LIMIT_S,
+    IN_VAIN_S,
     READ_INTERVAL_MAX_S,
     READ_INTERVAL_S,
     TELL_AGAIN_S,
@@ -134,6 +136,23 @@ def test_the_time_before_its_hello_is_not_held_against_a_worker() -> None:
     suspicion = Suspicion(TIMEOUT_S)
     watch(suspicion, 20.0, 0.0, lambda i: {0: progress(0, Work.STARTING)})
     assert watch(suspicion, 0.5, 20.0, lambda i: {0: progress(1, Work.WAITING, beat=1)}) == []
+
+
+def test_who_has_ended_is_named_when_another_waits_for_it() -> None:
+    suspicion = Suspicion(TIMEOUT_S)
+
+    def ended(peer: int) -> Callable[[int], dict[int, Reading]]:
+        return lambda i: {0: progress(9, Work.ENDED), 1: progress(5 + peer, Work.WAITING, beat=i // 2, peer=peer)}
+
+    assert watch(suspicion, 20.0, 0.0, ended(peer=-1)) == []
+    assert watch(suspicion, IN_VAIN_S - 0.1, 20.0, ended(peer=0)) == []
+    found = watch(suspicion, 0.3, 20.0 + IN_VAIN_S - 0.1, ended(peer=0))
+    assert len(found) == 1 and found[0].startswith("0: it has ended, and worker 1 has waited for it for 5.")
+
+
+def test_the_scripts_own_code_that_takes_too_long_is_told_with_the_remedy() -> None:
+    (found,) = watch(Suspicion(TIMEOUT_S), FIRST_LIMIT_S + 0.2, 0.0, lambda i: {0: progress(3, Work.OUTSIDE)})
+    assert found.startswith("0: its script has begun no further step for 60.") and "--failure-timeout-s" in found
 
 
 def test_a_reader_that_slept_suspects_nobody() -> None:

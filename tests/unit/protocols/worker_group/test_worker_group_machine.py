@@ -322,6 +322,20 @@ def test_a_script_that_wants_no_more_steps_alone_ends_the_group_when_its_pipelin
     assert "the script of worker 1 has ended its training after step 0, that of worker 0 goes on" in ended(bench)
 
 
+def test_a_script_that_wants_no_more_steps_alone_ends_the_group_when_another_waits_for_it() -> None:
+    bench = GroupBench()
+    bench.train()
+    bench.reduce(0, 1, 2, 3)
+    bench.say(1, msg.Done(step=1))
+    waited_for = ev.WorkerSuspected(worker=1, reason="worker 0 waits", over_s=1.0, in_vain=True)
+    bench.feed(waited_for)
+    assert bench.phase is GroupPhase.TRAINING, "worker 0 may be in the step that both want"
+    bench.stepped(0, 1, 2, 3)
+    bench.feed(waited_for)
+    assert "the script of worker 1 has ended its training after step 1, that of worker 0 goes on" in ended(bench)
+    assert not [each for each in bench.effects if isinstance(each, ev.KillWorker)]
+
+
 def test_who_says_hello_when_all_is_over_hears_that_and_why() -> None:
     bench = GroupBench(workers=3)
     bench.say(0, hello(0))
