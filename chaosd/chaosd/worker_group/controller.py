@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
@@ -53,12 +52,13 @@ from chaos_protocols.worker_group.suspicion import (
     Suspicion,
     next_interval_s,
 )
-from chaosd.worker_group.board import FOLDER_PREFIX, WRITE_INTERVAL_S, Board
+from chaosd.worker_group.board import WRITE_INTERVAL_S, Board
 from chaosd.worker_group.collector import CyclesLater
 from chaosd.worker_group.devices import Placement
 from chaosd.worker_group.door import OrderDoor
 from chaosd.worker_group.feedback import Feedback
 from chaosd.worker_group.figures import LoggedFigures
+from chaosd.worker_group.folder import group_folder
 from chaosd.worker_group.history import GroupHistory, Happened
 from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
@@ -140,8 +140,8 @@ class Controller:
         """Until the training is over; why it failed, empty if it did not."""
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
-        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder:
-            path = str(Path(folder) / "group.sock")
+        with group_folder() as folder:
+            path = str(folder / "group.sock")
             environment = {
                 **self._environment,
                 "CHAOS_WORKER_GROUP": path,
@@ -154,8 +154,8 @@ class Controller:
                 self._command, environment, self._process_ended, descriptor, self._launch, self._group_size, placement
             )
             await self._lines.listen(Path(path))
-            self._door = OrderDoor(Path(folder), self._feed)
-            board = Board(Path(folder), " ".join(self._command), self._figures.newest)
+            self._door = OrderDoor(folder, self._feed)
+            board = Board(folder, " ".join(self._command), self._figures.newest)
             watching = asyncio.gather(self._watch(), self._look(), self._show(board))
             try:
                 self._thread.warm_up()
