@@ -82,7 +82,10 @@ class ControlLine:
         self._count = 0
         if connection is None:
             connection = socket.socket(socket.AF_UNIX)
-            connection.connect(environment["CHAOS_WORKER_GROUP"])
+            try:
+                connection.connect(environment["CHAOS_WORKER_GROUP"])
+            except (FileNotFoundError, ConnectionError):  # it was killed while this process started
+                self._lost()
         self._socket = connection
         self._sending = threading.Lock()
         self._changed = threading.Condition()
