@@ -122,8 +122,10 @@ class RecoveryTimes:
         wanted) to the order to stop, until all survivors had stopped, until there was a plan, until everybody was
         ready; of several plans in one recovery, the last one's."""
         match entry.kind:
-            case "worker-lost" if self._seen_s is None:
+            case "worker-lost" if "stop" not in self._marks_s:  # the newest: a spare is lost without a stop
                 self._seen_s = entry.at_s
+            case "step" if "stop" not in self._marks_s:
+                self._seen_s = None
             case "stop" if "stop" not in self._marks_s:
                 self._marks_s["stop"], self._reason = entry.at_s, entry.reason
             case "stopped" | "plan" if self._marks_s:

@@ -30,5 +30,13 @@ def test_a_second_loss_in_a_recovery_is_counted_into_it() -> None:
     assert sum(recovered.fields["seconds"].values()) == pytest.approx(0.9)  # type: ignore[attr-defined]
 
 
+def test_a_spare_that_was_lost_before_has_no_part_in_a_recovery() -> None:
+    spare = [(1.0, "worker-lost"), (2.0, "step")]
+    (recovered,) = told(*spare, (4.0, "worker-lost"), (4.1, "stop"), (4.2, "stopped"), (4.3, "plan"), (4.4, "training"))
+    assert recovered.fields["total_s"] == pytest.approx(0.4)
+    (drained,) = told(*spare, (4.1, "stop"), (4.2, "stopped"), (4.3, "plan"), (4.4, "training"))
+    assert drained.fields["total_s"] == pytest.approx(0.3)
+
+
 def test_the_first_plan_is_no_recovery() -> None:
     assert told((0.0, "plan"), (1.0, "training"), (2.0, "step")) == []
