@@ -60,6 +60,8 @@ class SitePlanner:
         self._mtbf_s = mtbf_s
         self._rate_bytes_per_s, self._latency_s = rate_bytes_per_s, latency_s
         self._in_force: ExecutionPlan | None = None
+        self._begun = False
+        """Some plan was in force."""
         self._kept: Kept | None = None
         """Under the plan in force, where the optimizers' states are sharded."""
         self._made: dict[int, tuple[Plan, ExecutionPlan]] = {}
@@ -98,6 +100,7 @@ class SitePlanner:
     def put_in_force(self, asked: int) -> None:
         """The plan that answered this question is executed from now on."""
         plan, self._in_force = self._made[asked]
+        self._begun = True
         self._kept = plan.kept
         self._made.clear()
         self._prepared = {}
@@ -179,7 +182,7 @@ class SitePlanner:
             raise Unplannable("no worker is here", hopeless=False)
         model, cluster = self._facts(hello, present | lost | _named(current))
         if current is None:
-            way = self._ways.begin(model, cluster, sorted(able))
+            way = self._ways.begin(model, cluster, sorted(able), again=self._begun)
         elif part and layers_without_holder(current, lost):
             way = self._ways.keep_part(model, cluster, able, self._state_left(current, model, lost))
         else:

@@ -80,44 +80,59 @@ class Ways:
         """Pipelines cannot be searched for: only rerouting and spares are left."""
         self._policies -= {Policy.DYNAMIC}
 
-    def begin(self, model: ModelProfile, cluster: ClusterFacts, present: list[int]) -> Way:
-        """The first plan: the one that was given, of the shape that was asked for, or the fastest. Raises
-        `Unplannable`."""
-        if self._first is not None:
-            return Way("start", self._given(self._first, model, present), "the plan that was given")
+    def begin(self, model: ModelProfile, cluster: ClusterFacts, present: list[int], *, again: bool) -> Way:
+        """The first plan: the one that was given, of the shape that was asked for, or the fastest; that one also where
+        the training begins `again` and too few are left for what was asked. Raises `Unplannable`."""
+        try:
+            if (asked := self._as_asked(model, present)) is not None:
+                return asked
+        except Unplannable as error:
+            if not again or error.hopeless:
+                raise
+        few = "" if self._first is None and not (self._dp or self._pp) else "too few for the shape that was asked for; "
         layers, workers = len(model.layers), present[: self.workers]
-        if self._dp or self._pp:
-            pp = self._pp or len(workers) // self._dp
-            dp = self._dp or len(workers) // pp
-            if dp * pp > len(workers) or pp < 1 or dp < 1:
-                raise Unplannable(
-                    f"{dp} pipelines of {pp} stages need {dp * pp} workers; {len(workers)} are here", hopeless=False
-                )
-            return Way("start", even_plan(model, workers, dp, pp), f"{dp} pipelines of {pp} stages, as asked for")
         start = even_plan(model, workers[: min(layers, len(workers))], 1, min(layers, len(workers)))
         chosen = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in workers))
         settings = Settings(policies=frozenset({Policy.DYNAMIC}), every_dp_workers_max=64)
         decision, kept = decide(model, chosen, start, frozenset(), settings)
-        reason = f"shortest step for {len(workers)} workers: {decision.step_s:.4g} s expected"
+        reason = f"{few}shortest step for {len(workers)} workers: {decision.step_s:.4g} s expected"
         return Way("start", decision.plan, reason + kept)
 
+    def _as_asked(self, model: ModelProfile, present: list[int]) -> Way | None:
+        """None: the planner may choose. Raises `Unplannable`."""
+        if self._first is not None:
+            return Way("start", self._given(self._first, model, present), "the plan that was given")
+        if not (self._dp or self._pp):
+            return None
+        workers = present[: self.workers]
+        pp = self._pp or max(1, len(workers) // self._dp)
+        dp = self._dp or max(1, len(workers) // pp)
+        if dp * pp > len(workers):
+            raise Unplannable(
+                f"{dp} pipelines of {pp} stages need {dp * pp} workers; {len(workers)} are here", hopeless=False
+            )
+        return Way("start", even_plan(model, workers, dp, pp), f"{dp} pipelines of {pp} stages, as asked for")
+
     def _given(self, plan: ExecutionPlan, model: ModelProfile, present: list[int]) -> ExecutionPlan:
+        """With others in the places of those that are gone: a process that is started anew has another number."""
         if plan.num_layers != len(model.layers) or plan.micro_batches != model.global_micro_batches:
             raise Unplannable(
                 f"the plan file is for {plan.num_layers} layers and {plan.micro_batches} micro-batches, the script has "
                 f"{len(model.layers)} and {model.global_micro_batches}; make it anew for this model, or leave it out",
                 hopeless=True,
             )
-        missing = sorted(plan.workers - set(present))
-        if missing or plan.lost:
+        if plan.lost:
+            raise Unplannable(f"the plan file names worker {plan.lost[0]} as lost; leave that out", hopeless=True)
+        if len(plan.workers) > len(present):
             raise Unplannable(
-                f"the plan file names worker {(missing or plan.lost)[0]}, which is not here", hopeless=True
+                f"the plan file has places for {len(plan.workers)} workers; {len(present)} are here", hopeless=False
             )
-        return plan
+        others = (worker for worker in present if worker not in plan.workers)
+        return plan.renamed(dict(zip(sorted(plan.workers - set(present)), others, strict=False)))
 
     def keep_part(self, model: ModelProfile, cluster: ClusterFacts, present: frozenset[int], held: Held) -> Way:
         """A first plan once more, whose places are taken by those that hold most of them. Raises `Unplannable`."""
-        began = self.begin(model, cluster, sorted(present))
+        began = self.begin(model, cluster, sorted(present), again=True)
         survivors: dict[int, Holding] = {worker: held.get(worker, {}) for worker in present}
         live = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in present))
         found = restore(model, live, survivors, began.plan)
