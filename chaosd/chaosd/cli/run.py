@@ -200,7 +200,7 @@ async def _run(
 ) -> tuple[str, str, signal.Signals | None]:
     """Why it could not go on, or empty; how a script failed after it, or empty; which signal asked it to end."""
     from chaos_planner.pipelines.plans.layout import Policy
-    from chaosd.cli.events_file import EventsFile
+    from chaosd.cli.events_file import EventsFile, UnusableEvents
     from chaosd.worker_group.controller import Controller
     from chaosd.worker_group.history import Happened
     from chaosd.worker_group.planning import SitePlanner
@@ -212,7 +212,10 @@ async def _run(
     planner = SitePlanner(**given, policies=frozenset(names[word] for word in policies))
     timed = TimedSteps()
     drawing = None if timeline is None else TimelineFile(timeline, timed, planner, Path(command[0]).name)
-    out = EventsFile(events)
+    try:
+        out = EventsFile(events)
+    except UnusableEvents as error:
+        fail(f"--events {error}", EXIT_USAGE)
     try:
 
         def happened(entry: Happened) -> None:

@@ -40,6 +40,11 @@ from chaosd.worker_group.history import Happened
             "--timeline steps.png: the timeline is an SVG picture; name the file steps.svg",
         ),
         (["--timeline", "missing/steps.svg", "x"], "--timeline missing/steps.svg cannot be written"),
+        (
+            ["--events", "missing/a.jsonl", "x"],
+            "--events missing/a.jsonl cannot be written: No such file or directory",
+        ),
+        (["--events", "/", "x"], "--events / is a folder; name a file in it, such as /events.jsonl"),
     ],
 )
 def test_wrong_usage_is_named(arguments: list[str], text: str) -> None:
@@ -159,6 +164,21 @@ def test_a_closed_terminal_ends_the_training_and_leaves_nothing(short: Path, tmp
             process.kill()
         assert process.stderr is not None and b"was ended by SIGHUP before" in process.stderr.read()
     assert not list(short.iterdir())
+
+
+def test_a_file_of_events_that_another_run_writes_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("of an earlier run", encoding="utf-8")
+    first = EventsFile(path)
+    first.write(Happened(at_s=1.0, kind="step", reason="", fields={}))
+    found = CliRunner().invoke(app, ["run", "--events", str(path), "x"])
+    assert found.exit_code == EXIT_USAGE and f"--events {path} is written by another `chaosd run`" in found.output
+    first.close()
+    assert path.read_text(encoding="utf-8") == '{"at_s": 1.0, "kind": "step", "reason": ""}\n'
+    EventsFile(path).close()
+    several = [EventsFile(Path("/dev/null")) for _ in range(2)]
+    for file in several:
+        file.close()
 
 
 def test_a_disk_that_becomes_full_ends_the_file_of_events_and_not_the_training(
