@@ -61,8 +61,8 @@ class Crew:
             return f"it has torch {hello.torch}, the others {first.torch}; start all from one environment"
         if first is not None and (hello.model, hello.micro_batches) != (first.model, first.micro_batches):
             return (
-                "its initial parameters, layers or batch differ from the other workers'; make them the same in every "
-                "process (torch.manual_seed(...) before the model is made)"
+                "its initial parameters, layers, batch, seed or steps differ from the other workers'; make them the "
+                "same in every process (torch.manual_seed(...) before the model is made)"
             )
         return ""
 

@@ -16,6 +16,9 @@ import torch
 
 FEISTEL_ROUNDS = 4
 
+UNSTEPPED_MAX = 1000
+"""Batches in a row without a step: more than anything that looks ahead takes."""
+
 
 class Permutation:
     """A permutation of 0..size-1 that is told by its key."""
@@ -91,7 +94,18 @@ class Loader:
         self._epoch: tuple[int, Permutation] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
+        """The batch of the next step, until all are done. Raises ValueError where nobody makes steps of them: it would
+        give the same one for ever."""
+        given, step = 0, self.step
         while not self.ended and self.step < self.steps:
+            if self.step != step:
+                given, step = 0, self.step
+            if given == UNSTEPPED_MAX:
+                raise ValueError(
+                    f"the batch of step {step + 1} was given {given} times, and model.step(batch) was never called; "
+                    "call it for each batch, and make no list of them: a batch is what the next step trains"
+                )
+            given += 1
             yield Batch(self)
 
     def read_part(self, part: int, parts: int) -> None:

@@ -193,6 +193,11 @@ class ParallelModel:
 
         Raises `WorkersEnded` if the worker group cannot go on.
         """
+        if not isinstance(batch, Batch):
+            raise ValueError(
+                f"step() takes a batch of coordinator.loader(...), not a {type(batch).__name__}: which samples a "
+                "worker reads is dealt by the plan"
+            )
         session = self._started(batch)
         began_s = perf_counter()
         try:

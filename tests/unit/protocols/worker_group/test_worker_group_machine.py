@@ -42,8 +42,8 @@ def test_all_that_were_started_are_awaited_then_the_planner_is_asked_once() -> N
         ({"token": "x"}, "none of the workers that were started here"),
         ({"version": 99}, "none of the workers that were started here"),
         ({"torch": "1"}, "has torch 1, the others 2"),
-        ({"model": "cd"}, "initial parameters, layers or batch differ"),
-        ({"micro_batches": 3}, "initial parameters, layers or batch differ"),
+        ({"model": "cd"}, "initial parameters, layers, batch, seed or steps differ"),
+        ({"micro_batches": 3}, "initial parameters, layers, batch, seed or steps differ"),
     ],
 )
 def test_a_worker_that_trains_something_else_ends_the_group_and_the_reason_names_it(

@@ -70,6 +70,30 @@ def test_a_loss_may_have_frozen_parameters() -> None:
     assert report.loss > 0
 
 
+@pytest.mark.parametrize(
+    "given", [torch.ones(4, 8), (torch.ones(4, 8), torch.ones(4)), None], ids=["tensor", "pair", "none"]
+)
+def test_a_step_of_something_else_than_a_batch_of_the_loader_is_refused(given: Any) -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        loader = coordinator.loader(Points(), global_batch=8, micro_batch=4)
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"step\(\) takes a batch of coordinator.loader\(...\), not a"):
+                model.step(given)
+            model.step(next(iter(loader)))
+
+
+def test_batches_that_are_taken_without_a_step_are_told_and_not_given_for_ever() -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        loader = coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=3)
+        with pytest.raises(ValueError, match=r"step 1 was given 1000 times, and model.step\(batch\) was never called"):
+            list(loader)
+        assert [model.step(batch).step for batch in loader] == [1, 2, 3]
+
+
 class LookedUp(torch.nn.Module):
     """Looks rows of a table up without a module for it."""
 
