@@ -111,7 +111,7 @@ class SitePlanner:
             self._in_force, self._kept, self._prepared = None, None, {}
         situation = Staffing(asked.lost, asked.idle, present, asked.drained)
         prepared = None if asked.part else self._prepared.get(situation)
-        found = prepared or self._work_out(self._in_force, situation, hello, part=asked.part)
+        found = prepared or self._work_out(self._in_force, situation, hello, part=asked.part, more=asked.more)
         self._made[asked.asked] = found
         return found[0]
 
@@ -173,18 +173,26 @@ class SitePlanner:
         return found
 
     def _work_out(
-        self, current: ExecutionPlan | None, situation: Staffing, hello: GroupHello, *, part: bool = False
+        self,
+        current: ExecutionPlan | None,
+        situation: Staffing,
+        hello: GroupHello,
+        *,
+        part: bool = False,
+        more: bool = False,
     ) -> tuple[Plan, ExecutionPlan]:
         """`current`: in force when this was asked; another one may come into force meanwhile. `part`: what nobody here
-        holds comes from elsewhere."""
+        holds comes from elsewhere. `more`: further workers are on their way, and the shape that was asked for waits for
+        them."""
         lost, present, able = situation.lost, situation.present, situation.able
+        again = self._begun and not more
         if current is None and not able:
             raise Unplannable("no worker is here", hopeless=False)
         model, cluster = self._facts(hello, present | lost | _named(current))
         if current is None:
-            way = self._ways.begin(model, cluster, sorted(able), again=self._begun)
+            way = self._ways.begin(model, cluster, sorted(able), again=again)
         elif part and layers_without_holder(current, lost):
-            way = self._ways.keep_part(model, cluster, able, self._state_left(current, model, lost))
+            way = self._ways.keep_part(model, cluster, able, self._state_left(current, model, lost), again=again)
         else:
             if not part:
                 check_held(current, model, lost, self._kept)

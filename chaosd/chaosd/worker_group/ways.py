@@ -82,7 +82,8 @@ class Ways:
 
     def begin(self, model: ModelProfile, cluster: ClusterFacts, present: list[int], *, again: bool) -> Way:
         """The first plan: the one that was given, of the shape that was asked for, or the fastest; that one also where
-        the training begins `again` and too few are left for what was asked. Raises `Unplannable`."""
+        the training begins `again`, and nobody comes to those that are too few for what was asked. Raises
+        `Unplannable`."""
         try:
             if (asked := self._as_asked(model, present)) is not None:
                 return asked
@@ -130,9 +131,11 @@ class Ways:
         others = (worker for worker in present if worker not in plan.workers)
         return plan.renamed(dict(zip(sorted(plan.workers - set(present)), others, strict=False)))
 
-    def keep_part(self, model: ModelProfile, cluster: ClusterFacts, present: frozenset[int], held: Held) -> Way:
+    def keep_part(
+        self, model: ModelProfile, cluster: ClusterFacts, present: frozenset[int], held: Held, *, again: bool
+    ) -> Way:
         """A first plan once more, whose places are taken by those that hold most of them. Raises `Unplannable`."""
-        began = self.begin(model, cluster, sorted(present), again=True)
+        began = self.begin(model, cluster, sorted(present), again=again)
         survivors: dict[int, Holding] = {worker: held.get(worker, {}) for worker in present}
         live = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in present))
         found = restore(model, live, survivors, began.plan)

@@ -198,7 +198,8 @@ class AskPlanner:
     """What to do with the workers that are here? `lost`: workers of the plan in force that are gone; `idle`: workers
     outside of it that are here. `afresh`: no plan is in force any more, since the state comes from elsewhere. `part`:
     only what no worker holds does; the others keep what they hold, or get it from each other. `drained`: who is here
-    and is to have no layers, though one that has some gives them on. Answered by `PlanMade` or `NoPlanMade`."""
+    and is to have no layers, though one that has some gives them on. `more`: further ones are on their way. Answered by
+    `PlanMade` or `NoPlanMade`."""
 
     asked: int
     lost: frozenset[int]
@@ -206,6 +207,7 @@ class AskPlanner:
     drained: frozenset[int] = frozenset()
     afresh: bool = False
     part: bool = False
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,10 +31,8 @@ class WorkerGroupMachine(ToBeDone):
 
     def __init__(self, settings: GroupSettings) -> None:
         super().__init__()
-        self._settings = settings
-        self.phase = GroupPhase.FORMING
-        self.generation = 0
-        self._now_s = 0.0
+        self._settings, self.phase = settings, GroupPhase.FORMING
+        self.generation, self._now_s = 0, 0.0
         self._crew = Crew(settings.token, settings.workers + settings.spares, settings.restarts)
         self.places = Places(self, self._crew, settings.workers)
         self._in_force: Plan | None = None
@@ -203,8 +201,10 @@ class WorkerGroupMachine(ToBeDone):
             member.state_lost(Kept.PART)
         held = self.present if self._in_force is None else self._in_force.workers
         idle, out = self.places.ask(held, whole=not part)
-        lost = frozenset(self._lost)
-        self.do(ev.AskPlanner(asked=self._asked, lost=lost, idle=idle, drained=out, afresh=afresh, part=part))
+        lost, more = frozenset(self._lost), bool(self._crew.starting)
+        self.do(
+            ev.AskPlanner(asked=self._asked, lost=lost, idle=idle, drained=out, afresh=afresh, part=part, more=more)
+        )
 
     def _planner_said(self, said: ev.PlanMade | ev.NoPlanMade) -> None:
         if said.asked != self._asked or self.phase is not GroupPhase.DECIDING:

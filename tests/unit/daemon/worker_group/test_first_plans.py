@@ -27,6 +27,8 @@ def afresh(number: int) -> AskPlanner:
 def test_a_shape_that_whoever_is_left_cannot_have_is_given_up(shape: dict[str, int]) -> None:
     planner, greeted = SitePlanner(workers=6, **shape), greeting()
     begun(planner, range(6), greeted)
+    with pytest.raises(Unplannable, match=r"need \d workers; 2 are here"):
+        planner.make(replace(afresh(2), more=True), greeted, frozenset({7, 9}))
     plan = planner.make(afresh(2), greeted, frozenset({7, 9}))
     prove({worker: plan.shares[worker] for worker in plan.workers}, layers=6, micro_batches=8)
     assert plan.workers == {7, 9} and plan.reason.startswith("too few for the shape that was asked for")
