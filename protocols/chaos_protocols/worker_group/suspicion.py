@@ -202,9 +202,8 @@ class Suspicion:
             if over_s > 0:
                 return over_s, f"{stopped} for {still_s:.1f} s"
         if work is Work.ENDED and awaited is not None and awaited[0] > IN_VAIN_S:
-            return awaited[
-                0
-            ] - IN_VAIN_S, f"it has ended, and worker {awaited[1]} has waited for it for {awaited[0]:.1f} s"
+            awaited_s, by = awaited
+            return awaited_s - IN_VAIN_S, f"it has ended, and worker {by} has waited for it for {awaited_s:.1f} s"
         if work in UNTIMED:
             return 0.0, ""
         if work is Work.WAITING:
