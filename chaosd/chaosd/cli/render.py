@@ -5,11 +5,12 @@ Names and reasons may come from other sites: they are shown as text, never as ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
@@ -31,6 +32,12 @@ from chaosd.api.status import (
 UNKNOWN = "–"
 OLD_S = 2.0
 """What a site said longer ago is shown with its age."""
+WIDEST = 1000
+"""Columns within which a table is measured that is to be on lines of its own."""
+AT_BLANKS = frozenset({"phase"})
+"""What goes on in a second line while the rest has room: "compute, 0:01:15 ago"."""
+BROKEN = AT_BLANKS | {"site", "address"}
+"""What is broken anywhere where a terminal is too narrow for all."""
 REFUSED_SHOWN_MAX = 5
 """The others are in `chaosd status --json`."""
 STATE_STYLES = {"member": "green", "learner": "cyan", "joining": "cyan", "leaving": "yellow", "removed": "red"}
@@ -64,7 +71,7 @@ def render_status(status: Status) -> RenderableType:
         parts.append(_paused(status))
     parts += [Text(line, style="yellow") for line in _absent(status)]
     if status.sites:
-        parts.append(_sites(status))
+        parts.append(_Sites(status))
     if status.links:
         parts.append(_links(status.links, names))
         parts += [Text(printable(link.why), style="red") for link in status.links if link.why]
@@ -199,25 +206,45 @@ def _headline(status: Status, names: dict[str, str]) -> Text:
     return text
 
 
-def _sites(status: Status) -> Table:
-    """Eighty columns hold it: the scheduler and a release that all have stand above."""
-    mixed = len(_releases(status)) > 1
-    table = Table(
-        Column("site", overflow="fold"),
-        "id",
-        Column("address", overflow="fold"),  # a narrow terminal cuts nothing off
-        "state",
-        "vote",
-        "round",
-        "phase",
-        *([Column("release", no_wrap=True, overflow="ignore")] if mixed else []),  # cut short it would name another one
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for site in status.sites:
-        cells = _site_cells(site, status)
-        table.add_row(*(cells if mixed else cells[:-1]), style="bold" if site.site == status.site else "")
-    return table
+class _Sites:
+    """Each site on one line. Where its address has no room there (an outer name, IPv6) all stand below, whole: one that
+    is broken over lines cannot be copied."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        whole = self._table(addresses=True)
+        if Measurement.get(console, options.update(max_width=WIDEST), whole).minimum <= options.max_width:
+            yield whole
+            return
+        yield self._table(addresses=False)
+        below = Table(*_columns("site", "address", folded=BROKEN), box=SIMPLE_HEAD, pad_edge=False)
+        for site in self._status.sites:
+            below.add_row(Text(printable(site.name) or short(site.site)), Text(printable(site.address) or UNKNOWN))
+        yield below
+
+    def _table(self, *, addresses: bool) -> Table:
+        """The scheduler and a release that all have stand above."""
+        status, mixed = self._status, len(_releases(self._status)) > 1
+        titles = ["site", "id", "address", "state", "vote", "round", "phase", "release"]
+        left_out = {"" if addresses else "address", "" if mixed else "release"}
+        shown = [at for at, title in enumerate(titles) if title not in left_out]
+        folded = AT_BLANKS if addresses else BROKEN
+        table = Table(*_columns(*(titles[at] for at in shown), folded=folded), box=SIMPLE_HEAD, pad_edge=False)
+        for site in status.sites:
+            cells = _site_cells(site, status)
+            table.add_row(*(cells[at] for at in shown), style="bold" if site.site == status.site else "")
+        for column in table.columns:  # by itself a column is taken to have room if its longest word has
+            if column.no_wrap or addresses:
+                lines = (line for cell in column.cells if isinstance(cell, Text) for line in cell.split(", "))
+                column.min_width = max((line.cell_len for line in lines), default=0)
+        return table
+
+
+def _columns(*titles: str, folded: frozenset[str]) -> list[Column]:
+    """What is not folded stays whole: half a word would name another thing."""
+    return [Column(one, no_wrap=one not in folded, overflow="fold" if one in folded else "ignore") for one in titles]
 
 
 def _releases(status: Status) -> set[str]:
