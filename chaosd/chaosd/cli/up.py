@@ -30,7 +30,7 @@ JOIN = """\
 site {site} of run {run}, at {address}
 its words, for the telephone: {words}
 Another site joins with (on this machine: chaosd up FOLDER, and so on):
-  chaosd up --run {run} --peer {name}={site}@{address}
+  chaosd up --run {run} --peer {peer}
 and is let in here with `chaosd accept` and its id, which `chaosd pending` shows with its words.
 """
 
@@ -114,10 +114,10 @@ def up(
         fail(str(error), EXIT_USAGE)
     except OSError as error:
         fail(f"cannot make a site: {explain(error)}", EXIT_USAGE)
-    run, name = shlex.quote(config.run), shlex.quote(config.name)
+    run, peer = (shlex.quote(word) for word in (config.run, f"{config.name}={site}@{config.advertise}"))
     if directory is None and not new:
         typer.echo(f"this is the site of {path}; a further one on this machine: chaosd up FOLDER")
-    typer.echo(JOIN.format(site=site, run=run, name=name, address=config.advertise, words=words_of(site)), nl=False)
+    typer.echo(JOIN.format(site=site, run=run, peer=peer, address=config.advertise, words=words_of(site)), nl=False)
     from chaosd.daemon import run_daemon
 
     def daemon() -> int:

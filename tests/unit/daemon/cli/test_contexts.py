@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,18 @@ def test_up_makes_a_founder_that_waits_for_a_second_site_and_tells_how_that_join
     assert (joiner.bootstrap, joiner.start_sites, joiner.run) == (False, 1, "heart")
     assert [f"{peer.name}={peer.site}@{peer.address}" for peer in joiner.peers] == [words[-1]]
     assert load_config(tmp_path / "b" / "chaosd.toml").peers == joiner.peers
+
+
+def test_a_shell_takes_what_up_prints_for_a_second_site_as_it_stands(tmp_path: Path, started: list[SiteConfig]) -> None:
+    """The brackets of IPv6 are a pattern to a shell: zsh refuses one that no file fits."""
+    told = run(
+        "up", tmp_path / "a", "--name", "VA Long Beach", "--listen", "[::1]:7400", "--run", "heart & lung"
+    ).output
+    (line,) = [line for line in told.splitlines() if line.startswith("  chaosd up")]
+    assert all(shlex.quote(word) in line for word in shlex.split(line))
+    run("up", tmp_path / "b", *shlex.split(line)[2:])
+    (peer,) = started[1].peers
+    assert (started[1].run, peer.name, peer.address) == ("heart & lung", "VA Long Beach", "[::1]:7400")
 
 
 def test_up_starts_the_site_that_is_made_and_keeps_its_file(tmp_path: Path, started: list[SiteConfig]) -> None:
