@@ -10,6 +10,7 @@ import math
 import os
 import resource
 import select
+import shlex
 import socket
 import time
 from pathlib import Path
@@ -184,7 +185,7 @@ def no_daemon_text(path: Path, error: OSError) -> str:
         return f"the daemon's socket {path} belongs to another user ({why}); run the script as the user who runs chaosd"
     where = f"nothing is there ({why})" if not os.path.exists(path) else f"nobody answers ({why})"
     config = config_beside(path)
-    command = f"chaosd start --config {config}" if config is not None else "chaosd up"
+    command = f"chaosd start --config {shlex.quote(str(config))}" if config is not None else "chaosd up"
     return (
         f"no chaosd runs beside this script: {where} at {path}. Start it in another terminal: `{command}`. If it runs "
         "elsewhere, name its socket: Coordinator(socket=...) or the environment variable CHAOS_SOCKET. "

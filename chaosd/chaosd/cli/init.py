@@ -25,14 +25,14 @@ Its key is {key} (keep it secret and keep a copy), its configuration {file}.
 
 To start it:
 
-  chaosd start --config {file}
+  chaosd start --config {typed}
 
 To link it with a neighbour, at the neighbour, which dials this site from then on:
 
   chaosd peer add {peer}
 
-and here, when that neighbour knocks: `chaosd accept ID --config {file}`. Or the other way round, with the neighbour's
-id and address. Where something does not work: chaosd doctor --config {file}"""
+and here, when that neighbour knocks: `chaosd accept ID --config {typed}`. Or the other way round, with the neighbour's
+id and address. Where something does not work: chaosd doctor --config {typed}"""
 
 
 def register(app: typer.Typer) -> None:
@@ -80,7 +80,7 @@ def init(
         fail(f"cannot write {directory / CONFIG_FILE_NAME}: {error.strerror}", EXIT_USAGE)
     key = config.data_dir / KEY_FILE
     peer = shlex.quote(f"{config.name}={site}@{config.advertise}")
-    typer.echo(NEXT.format(site=site, key=key, file=path, peer=peer))
+    typer.echo(NEXT.format(site=site, key=key, file=path, typed=shlex.quote(str(path)), peer=peer))
 
 
 def identify(

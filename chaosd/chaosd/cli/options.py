@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -87,7 +88,7 @@ def daemon(config: Path | None, data_dir: Path | None, api_socket: Path | None) 
         fail(str(error), EXIT_NO_DAEMON)
     except NoDaemonError as error:
         path = choose(config).path
-        start = "chaosd up" if path is None else f"chaosd start --config {path}"
+        start = "chaosd up" if path is None else f"chaosd start --config {shlex.quote(str(path))}"
         fail(
             f"{error}.\nStart one with `{start}`; if it runs elsewhere, "
             "name it with --config, --data-dir or --api-socket.",

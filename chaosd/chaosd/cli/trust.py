@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -71,7 +72,7 @@ def pending(
     elif choose(config).guessed and data_dir is None and api_socket is None:
         for path, count in _knocks_elsewhere():
             who = "one does" if count == 1 else f"{count} do"
-            typer.echo(f"but at another site of this machine {who}: chaosd pending --config {path}")
+            typer.echo(f"but at another site of this machine {who}: chaosd pending --config {shlex.quote(str(path))}")
 
 
 def _knocks_elsewhere() -> Iterator[tuple[Path, int]]:

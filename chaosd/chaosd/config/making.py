@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import shlex
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ FOLDER_MODE, FILE_MODE = 0o755, 0o644
 PORTS_TRIED_MAX = 100
 
 TEMPLATE = """\
-# One site of a Chaos run. Start it with:  chaosd start --config {file}
+# One site of a Chaos run. Start it with:  chaosd start --config {typed}
 # This site's id is {site}
 # Every field can also be given as a flag (failure_timeout_s is --failure-timeout-s); a flag wins over this file.
 # Lines with a # show the default. Relative paths are relative to this file.
@@ -200,7 +201,7 @@ def _text(path: Path, site: str, config: SiteConfig) -> str:
     peers = "".join(_peer_table(one) for one in config.peers)
     trust = json.dumps(list(config.trust)) if config.trust else ""
     return TEMPLATE.format(
-        file=path,
+        typed=shlex.quote(str(path)),
         site=site,
         data=DATA_FOLDER,
         texts=FIELD_TEXTS,

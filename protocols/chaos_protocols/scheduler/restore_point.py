@@ -8,6 +8,7 @@ worker.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import msgspec
@@ -262,9 +263,7 @@ class RestorePoint:
             lost += f", and no site has another one; waiting for a worker or a checkpoint that has it ({here})"
         if stood_s < self._facts.settings.restore_wait_s:
             return lost
-        choices = (
-            "" if best is None else f"`chaosd recover --from {best.record.name}:{best.round}` goes on from there, "
-        )
+        choices = "" if best is None else f"`{_from(best)}` goes on from there, "
         return f"{lost}. An operator may decide otherwise: {choices}`chaosd recover --anew` begins again with round 1"
 
     def _offered_by(self, strangers: Sequence[Candidate]) -> str:
@@ -275,7 +274,7 @@ class RestorePoint:
         name = told.record.name
         return (
             f". {name} offers a state of round {told.round}, but never was in this run: only an operator can take "
-            f"that (`chaosd recover --from {name}:{told.round}`)"
+            f"that (`{_from(told)}`)"
         )
 
     def _tell_what_is_awaited(self, now_s: float) -> Decision | None:
@@ -347,3 +346,8 @@ class RestorePoint:
             return "no fresh worker is there to begin anew with: start a training script at a site, then ask again"
         wanted = f"{request.origin} offers no state of round {request.round}"
         return f"{wanted}; there are: {there or 'none, or not yet: each needs its daemon and a worker'}"
+
+
+def _from(one: Candidate) -> str:
+    """As it is typed at a shell, which is to see one word in whatever another site calls itself."""
+    return f"chaosd recover --from {shlex.quote(f'{one.record.name}:{one.round}')}"

@@ -137,6 +137,17 @@ def test_a_script_without_a_daemon_is_told_the_one_command_that_helps(tmp_path: 
     assert f"`chaosd start --config {path}`" in no_daemon_text(socket_path(), error)
 
 
+def test_a_command_with_the_path_of_a_site_can_be_copied_wherever_the_site_lies(tmp_path: Path) -> None:
+    folder = tmp_path / "our site (1)"
+    told = run("init", folder).output
+    path = folder / "chaosd.toml"
+    command = f"chaosd start --config '{path}'"
+    assert f"  {command}\n" in told and f"chaosd doctor --config '{path}'" in told
+    assert f"# One site of a Chaos run. Start it with:  {command}" in path.read_text()
+    assert f"`{command}`" in no_daemon_text(socket_path(), FileNotFoundError(2, "No such file"))
+    assert f"`{command}`" in run("status", code=3).stderr
+
+
 def test_what_is_remembered_is_bounded_and_survives_nonsense(tmp_path: Path) -> None:
     for number in range(SITES_REMEMBERED_MAX + 5):
         remember(tmp_path / str(number))

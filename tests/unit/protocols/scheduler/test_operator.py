@@ -159,7 +159,7 @@ def test_everybody_is_told_whom_the_run_waits_for_and_at_last_what_can_be_decide
     )
     assert f"the newest here: round {LATEST - 3} at site b" in said and "chaosd recover" not in said
     said = waits(bench, B, C, seconds=12.0)
-    assert f"chaosd recover --from site b:{LATEST - 3}" in said and "--anew" in said
+    assert f"chaosd recover --from 'site b:{LATEST - 3}'" in said and "--anew" in said
     assert adopted(bench) is None, "no time makes up for it"
     asks(bench, C, checkpoint=disk(LATEST - 1))
     assert adopted(bench) == (C, LATEST - 1)
