@@ -66,6 +66,7 @@ class Recoveries:
             missing=tuple(self._typed(site) for site in seen.missing),
             in_reach=tuple(named(short(site)) for site in seen.in_reach),
             silent_s=seen.silent_s,
+            since_start=seen.since_start,
             round=seen.round,
             generation=seen.generation,
             problem=named(seen.problem),

@@ -247,9 +247,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 class LostMajority(msgspec.Struct, frozen=True, kw_only=True):
     """Of a run without a majority of its voters, as this site sees it. `voters`: how many there are; `missing`: those
-    that are not in reach; `silent_s`: for how long no scheduler was heard; `round`: whose end this site's state is of;
-    `generation`: of the run that would be made here; `problem`: why none can be made here now, empty: one can, by
-    `command`. `heard`: what other sites say that have recovered the run. Sites as an operator types them."""
+    that are not in reach; `silent_s`: for how long no scheduler was heard, with `since_start` since this daemon
+    started; `round`: whose end this site's state is of; `generation`: of the run that would be made here; `problem`:
+    why none can be made here now, empty: one can, by `command`. `heard`: what other sites say that have recovered the
+    run. Sites as an operator types them."""
 
     site: str
     voters: int
@@ -261,6 +262,7 @@ class LostMajority(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
     command: str
     heard: tuple[str, ...]
+    since_start: bool = False
 
 
 class ApprovedKey(msgspec.Struct, frozen=True, kw_only=True):

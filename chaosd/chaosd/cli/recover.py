@@ -22,7 +22,7 @@ chaosd recover --anew              begins again with round 1; all {round} rounds
 It goes on by itself, and nothing is lost, if what it waits for comes back."""
 
 LOST = """\
-No scheduler since {since} ({silent}): {missing} of {voters} voters cannot be reached: {names}.
+No scheduler since {since}{started} ({silent}): {missing} of {voters} voters cannot be reached: {names}.
 In reach: {near}. This site has the state of round {round}.
 
 If they come back, on their data directories, the run goes on by itself, and nothing is lost.
@@ -132,6 +132,7 @@ def _without(lost: LostMajority) -> Iterator[str]:
     since = time.strftime("%H:%M", time.localtime(time.time() - lost.silent_s))
     yield LOST.format(
         since=since,
+        started=", when this daemon was started" if lost.since_start else "",
         silent=f"{lost.silent_s:.0f} s",
         missing=len(lost.missing),
         voters=lost.voters,

@@ -69,7 +69,9 @@ class RosterReplica:
         self.leads = False
         """This site has the scheduler's role."""
         self.leader_seen_s = now_s
-        """When a leader was last known here."""
+        """When a leader was last known here; without one so far, when this daemon started."""
+        self.leader_was_seen = False
+        """Since this daemon started."""
         self._knew_leader = False
         self.applied = raft.commit_index
         """The last entry of the log whose command is applied here."""
@@ -192,6 +194,7 @@ class RosterReplica:
             # One that fell silent was not lost when the timer ended that was drawn here, but when its word was due.
             silent = leader is None and not self.leads
             self.leader_seen_s = min(now_s, self.raft.leader_due_s) if silent else now_s
+            self.leader_was_seen = True
         self._knew_leader = leader is not None
         changed, self.leads = leads is not self.leads, leads
         return changed

@@ -47,13 +47,15 @@ RULES = RULED[-1]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """What an operator has to know before he decides, as this site sees it. `missing`: voters that are not in reach.
-    `silent_s`: for how long no scheduler was heard. `round`: whose end this site's state is of. `ahead`: a site in
-    reach that is further, and its round. `problem`: why nothing can be recovered here now; empty: it can."""
+    `silent_s`: for how long no scheduler was heard; with `since_start`: since this daemon started. `round`: whose end
+    this site's state is of. `ahead`: a site in reach that is further, and its round. `problem`: why nothing can be
+    recovered here now; empty: it can."""
 
     voters: tuple[SiteId, ...]
     missing: tuple[SiteId, ...]
     in_reach: tuple[SiteId, ...]
     silent_s: float
+    since_start: bool
     round: int
     ahead: tuple[SiteId, int] | None
     generation: int
@@ -91,6 +93,7 @@ class StartingOver:
             missing=tuple(site for site in voters if site not in near and site != replica.site),
             in_reach=tuple(sorted(near - {replica.site})),
             silent_s=self._silent_s(),
+            since_start=not replica.leader_was_seen,
             round=self._state_round(known),
             ahead=self._ahead(known, near),
             generation=origin.statement.generation + 1 if origin is not None else 2,
@@ -119,9 +122,10 @@ class StartingOver:
         if len(seen.voters) - len(seen.missing) >= majority(len(seen.voters)):
             return "a majority of the voters is in reach: they elect a scheduler by themselves within seconds"
         if seen.silent_s < self._quiet_s:
+            what = "this daemon was started" if seen.since_start else "a scheduler was heard"
             return (
-                f"a scheduler was heard {seen.silent_s:.0f} s ago; ask again when none was heard for "
-                f"{self._quiet_s:g} s: the links may come back"
+                f"{what} {seen.silent_s:.0f} s ago; ask again when none was heard for {self._quiet_s:g} s: the links "
+                "may come back"
             )
         if record.state != "member":
             return "this site was still fetching the state when the run stopped: recover at a member"

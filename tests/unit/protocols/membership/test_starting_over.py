@@ -109,10 +109,12 @@ def test_one_of_two_voters_that_was_elected_just_before_the_other_was_lost_says_
     (_,) = of(give_up(bench, B), StartOver)
 
 
-def test_it_takes_a_while_without_a_scheduler() -> None:
+def test_it_takes_a_while_without_a_scheduler_and_a_daemon_that_was_just_started_has_heard_none() -> None:
     bench = standing(quiet=False)
     bench.wait(3.0)
-    assert "was heard 3 s ago; ask again when none was heard for 10 s" in refusal(give_up(bench, B, C))
+    told = refusal(give_up(bench, B, C))
+    assert "this daemon was started 3 s ago; ask again when none was heard for 10 s" in told
+    assert bench.machine.starting_over.outlook().since_start
 
 
 def test_a_majority_that_is_in_reach_elects() -> None:
