@@ -28,6 +28,7 @@ from chaosd.config.changes import SITE_ID
 from chaosd.identity import Identity, IdentityError, site_of
 from chaosd.key_files import NEXT_KEY_FILE, drop_next, make_next, next_key, note_agreed
 from chaosd.naming import NotOneSite, site_named
+from chaosd.os_errors import explain
 
 log = logging.getLogger("chaosd.key")
 
@@ -71,7 +72,9 @@ class KeyChanges:
             if not note_agreed(self._folder, chain):
                 log.error("the run has agreed on a next key of this site that is not in %s", NEXT_KEY_FILE)
         except (IdentityError, OSError) as error:
-            log.error("that the run has agreed on the next key cannot be noted: %s. Start this daemon again.", error)
+            log.error(
+                "that the run has agreed on the next key cannot be noted: %s. Start this daemon again.", _why(error)
+            )
 
     def _offer(self, found: Identity | None) -> bool:
         """Tell the run of it, unless it has agreed on it already. False: there is none."""
@@ -198,8 +201,12 @@ class KeyChanges:
                 case "approve":
                     outcome = self.approve(asked.site, asked.key)
         except (IdentityError, OSError) as error:
-            outcome = _outcome(False, f"the next key cannot be written or read: {error}")
+            outcome = _outcome(False, f"the next key cannot be written or read: {_why(error)}")
         return json_answer(outcome)
+
+
+def _why(error: IdentityError | OSError) -> str:
+    return explain(error) if isinstance(error, OSError) else str(error)
 
 
 def _key_of(text: str) -> SiteId | None:

@@ -31,6 +31,7 @@ from chaosd.storage.checkpoint_file import (
     verify_file,
 )
 from chaosd.storage.checkpoints import FILES_LOOKED_AT_MAX, FOLDER_MODE, PARTIAL, SUFFIX
+from chaosd.storage.durable import told_of
 from chaosd.storage.journal.files import sync_data, sync_folder
 
 IMPORTED = "imported"
@@ -158,18 +159,17 @@ def _heads(folder: Path) -> list[tuple[Path, Head]]:
 def _write_durably(target: Path, pieces: Iterator[bytes]) -> None:
     """Whole or not there."""
     partial = target.with_name(f".{target.name}{PARTIAL}")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            sync_data(file.fileno())
-        os.replace(partial, target)
-    except BaseException as error:
-        if isinstance(error, OSError):
-            error.filename = str(target)  # which a write does not name
-        with contextlib.suppress(OSError):  # the first error is the one to tell
-            partial.unlink()
-        raise
-    sync_folder(target.parent)
+    with told_of(target):
+        try:
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                sync_data(file.fileno())
+            os.replace(partial, target)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                partial.unlink()
+            raise
+        sync_folder(target.parent)

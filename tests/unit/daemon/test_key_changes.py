@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from chaosd.cli.app import app
 from chaosd.identity import Identity
 from chaosd.key_changes import KeyChanges
 from chaosd.key_files import NEXT_KEY_FILE, take_agreed
+from chaosd.storage import durable
 
 RUN = "ab" * 16
 
@@ -135,6 +137,17 @@ def test_a_key_that_cannot_be_changed_says_why(place: Place, roster: Callable[[S
     code, told = place.run("rotate")
     assert code == 1 and why in told
     assert not (place.folder / NEXT_KEY_FILE).exists()
+
+
+def test_a_next_key_for_which_the_disk_has_no_room_is_told_with_its_file_and_the_remedy(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(durable.os, "fsync", full)
+    code, text = place.run("rotate")
+    assert code == 1 and f"{place.folder / NEXT_KEY_FILE}: No space left on device: the disk is full; free" in text
 
 
 def test_another_sites_next_key_is_approved_by_its_id_or_its_words(place: Place) -> None:
