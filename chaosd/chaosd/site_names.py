@@ -55,9 +55,13 @@ class SiteNames:
             return message
         return msgspec.structs.replace(message, reason=self.in_text(message.reason)[:REASON_MAX])
 
-    def _names(self) -> dict[str, str]:
-        """By id and by short id."""
-        roster = self._machine.roster
+    def known(self) -> dict[SiteId, str]:
+        """Of all sites whose name is that of no other: in the roster, given, or gone."""
+        roster, journal = self._machine.roster, self._machine.replica.last_known
+        # Where a daemon was started outside the run its roster is that of the run's first entry.
+        before = {one.site: one.name for one in journal.departed if one.name}
+        before |= {one.site: one.name for one in journal.sites if one.name}
+        self._left = before | self._left
         self._left |= {one.site: one.name for one in roster.departed if one.name}
         self._left |= {one.site: one.name for one in roster.sites if one.name}
         while len(self._left) > REMEMBERED_MAX:
@@ -66,9 +70,17 @@ class SiteNames:
         often, taken = Counter(here.values()), set(here.values())
         gone = {site: name for site, name in self._left.items() if site not in here and name not in taken}
         often += Counter(gone.values())
-        named = {site: name for site, name in (gone | here).items() if often[name] == 1}
-        machine = self._machine
-        met = {*gone, *here, *(one.site for one in roster.sites), *machine.network.refusals.sites}
+        return {site: name for site, name in (gone | here).items() if often[name] == 1}
+
+    def _names(self) -> dict[str, str]:
+        """By id and by short id."""
+        machine, named = self._machine, self.known()
+        met = {
+            *self._left,
+            *self._given(),
+            *(one.site for one in machine.roster.sites),
+            *machine.network.refusals.sites,
+        }
         alike = Counter(map(short, met | set(machine.links.up_sites())))
         shortly = {short(site): name for site, name in named.items() if alike[short(site)] == 1}
         return shortly | {str(site): name for site, name in named.items()}

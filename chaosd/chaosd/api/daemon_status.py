@@ -96,7 +96,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         bounds=_bounds(driver),
         recovered=tuple(named(one.text) for one in machine.participation.recovered.heard.values()),
         blocked=tuple(sorted(driver.conduct.blocked)),
-        called={str(site): name for site, name in driver.names.given().items()},
+        called={str(site): name for site, name in {**driver.names.known(), **driver.names.given()}.items()},
     )
 
 

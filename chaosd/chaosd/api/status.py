@@ -212,7 +212,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     send_limit_bytes_per_s: float = 0.0
     """What this site sends at most in bulk, over all its links together; 0: no limit is set."""
     called: dict[str, str] = {}
-    """By id, what this site is called, and what its operator calls others, also those that are not in the roster."""
+    """By id, what this site is called, and others, as its operator calls them or they themselves; also of those that
+    are not in the roster."""
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,8 @@ def machine(sites: dict[Any, str], departed: dict[Any, str]) -> Any:
     rows = [[SimpleNamespace(site=site, name=name) for site, name in one.items()] for one in (sites, departed)]
     nobody = SimpleNamespace(refusals=SimpleNamespace(sites={}))
     roster = SimpleNamespace(sites=tuple(rows[0]), departed=tuple(rows[1]))
-    return SimpleNamespace(roster=roster, network=nobody, links=SimpleNamespace(up_sites=set))
+    journal = SimpleNamespace(last_known=SimpleNamespace(sites=(), departed=()))
+    return SimpleNamespace(roster=roster, replica=journal, network=nobody, links=SimpleNamespace(up_sites=set))
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,15 @@ def test_a_site_that_has_left_keeps_its_name() -> None:
     assert names.in_text("8d074be9") == "Zurich"
     one.roster = machine({}, {}).roster
     assert names.in_text("8d074be9 left") == "Zurich left"
+
+
+def test_a_daemon_that_is_started_outside_the_run_has_names_from_its_journal() -> None:
+    one = machine({"11111111" * 4: "Bern"}, {})
+    journal = machine({ZURICH: "Zurich", "22222222" * 4: "Bern"}, {GIVEN: "Basel"}).roster
+    one.replica = SimpleNamespace(last_known=journal)
+    names = SiteNames(one)
+    assert names.in_text("8d074be9, 44444444, 22222222") == "Zurich, Basel, 22222222"
+    assert names.known() == {"11111111" * 4: "Bern", ZURICH: "Zurich", GIVEN: "Basel"}
 
 
 @pytest.mark.parametrize("how", ["it knocks", "it has a link", "it is named, too"])

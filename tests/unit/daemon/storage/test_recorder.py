@@ -28,6 +28,7 @@ MACHINE: Any = SimpleNamespace(
         sites=tuple(SimpleNamespace(site=site, name=name) for site, name in SITES),
         departed=tuple(SimpleNamespace(site=site, name=name) for site, name in GONE),
     ),
+    replica=SimpleNamespace(last_known=SimpleNamespace(sites=(), departed=())),
     rounds=SimpleNamespace(completed_round=6),
     network=SimpleNamespace(refusals=SimpleNamespace(sites={})),
     links=SimpleNamespace(up_sites=set),
