@@ -347,6 +347,8 @@ def _explain_one(detail: ErrorDetails, path: Path | None, flags: Mapping[str, ob
 
 def _suggest(unknown: str, model: type[BaseModel]) -> str:
     names = list(model.model_fields)
+    if model is not SiteConfig and unknown in SiteConfig.model_fields:
+        return "it is one of the site: write it above the first [[peers]], since what stands below belongs to that peer"
     near = difflib.get_close_matches(unknown, names, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"allowed are {', '.join(names)}"
 

@@ -119,6 +119,14 @@ def test_an_unknown_field_is_refused_with_the_nearest_known_one(tmp_path: Path, 
     assert f"{wrong}: there is no such field; did you mean {near}?" in problems_of(tmp_path, f"{wrong} = 1")
 
 
+def test_a_field_of_the_site_that_was_written_below_a_peer_is_told_where_it_belongs(tmp_path: Path) -> None:
+    text = f'[[peers]]\nsite = "{"b" * 32}"\naddress = "127.0.0.1:7400"\nsend_limit_mbit = 20'
+    told = problems_of(tmp_path, text)
+    assert (
+        "peers[0].send_limit_mbit: there is no such field; it is one of the site: write it above the first [[" in told
+    )
+
+
 @pytest.mark.parametrize(
     ("former", "field", "value"),
     [("found", "bootstrap", True), ("mirror_every_rounds", "memory_checkpoint_every_rounds", 7)],
