@@ -68,6 +68,9 @@ from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
 
 log = logging.getLogger("chaosd")
+SIGNAL_CAUSES = {signal.SIGINT: "Ctrl+C in the daemon", signal.SIGTERM: "SIGTERM to the daemon"}
+"""Of a site's leave, as the events tell it: a service manager presses no keys."""
+
 EXIT_LEFT, EXIT_FAILED, EXIT_CAUSE, EXIT_FORCED = 0, 1, 4, 130
 """4: for a cause that stays (`Place.ENDS`): a service manager must not start this daemon again."""
 
@@ -274,7 +277,7 @@ class Daemon:
 
     def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupted)
+            loop.add_signal_handler(number, self._interrupted, SIGNAL_CAUSES[number])
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
 
     def _release_signals(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -291,16 +294,16 @@ class Daemon:
         self._trust.config = self.config
         return outcome
 
-    def _interrupted(self) -> None:
-        """The first Ctrl+C leaves gracefully, the second forces."""
+    def _interrupted(self, cause: str) -> None:
+        """The first Ctrl+C or SIGTERM leaves gracefully, the second forces."""
         self._interrupts += 1
         stopped = self.driver.stopped
         if self._interrupts > 1 and stopped is not None and not stopped.done():
             log.warning("forced: the other sites will see this as a failure")
             self.driver.feed(ForcedStop(reason="forced by the user"))
             return
-        log.info("leaving the run; Ctrl+C again forces")
-        self.driver.feed(LeaveRequested(request="", reason="Ctrl+C in the daemon"))
+        log.info("leaving the run (%s); a second Ctrl+C or SIGTERM forces", cause)
+        self.driver.feed(LeaveRequested(request="", reason=cause))
 
 
 MakeDaemon = Callable[[SiteConfig, Identity, Journal, History], Daemon]

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from tests.integration.small_training import train
 from tests.rigs import warm
 from tests.rigs.site import ROOT, Cluster, Site, cluster_of, environment, wait_for
@@ -158,20 +159,25 @@ def test_garbage_at_the_port_harms_nothing_and_memory_stays_bounded(tmp_path: Pa
         assert len(process.net_connections("tcp")) < 50
 
 
-def test_ctrl_c_in_the_daemon_leaves_gracefully_and_a_second_one_forces(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "cause"), [(signal.SIGINT, "Ctrl+C in the daemon"), (signal.SIGTERM, "SIGTERM to the daemon")]
+)
+def test_ctrl_c_in_the_daemon_leaves_gracefully_and_a_second_one_forces(
+    tmp_path: Path, number: signal.Signals, cause: str
+) -> None:
     with cluster_of(tmp_path, {"cleveland": "Cleveland", "hungary": "Hungary"}, min_sites=2) as cluster:
-        for number, site in enumerate(cluster.sites, start=1):
+        for seed, site in enumerate(cluster.sites, start=1):
             site.start()
-            train(site, number)
+            train(site, seed)
         first, second = cluster.sites
         wait_for(lambda: first.round() > 5, "both train")
-        second.signal("daemon", signal.SIGINT)
+        second.signal("daemon", number)
         assert second.daemon is not None and second.worker is not None
         wait_for(lambda: second.daemon.poll() is not None, "the daemon has left")
         assert second.daemon.returncode == 0, second.tail()
         wait_for(lambda: second.worker.poll() is not None, "its worker has ended")
         left = wait_for(lambda: [one for one in first.events("scale-in") if one.outcome == "done"], "that is told")
-        assert "left" in left[-1].reason
+        assert "left" in left[-1].reason and left[-1].cause == cause
         before = first.round()
         wait_for(lambda: first.round() > before + 3, "the other goes on")
         assert first.daemon is not None

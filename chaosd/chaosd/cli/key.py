@@ -57,7 +57,9 @@ def show(
 def _lines(found: KeyStatus) -> list[str]:
     from chaosd.cli.render import printable
 
-    changed = f"changed {found.number} times" if found.number else "never changed"
+    changed = (
+        f"changed {found.number} times" if found.number > 1 else "changed once" if found.number else "never changed"
+    )
     lines = [f"site {found.site}", f"key  {found.key}, {changed}"]
     if not found.settled and not found.next_key:
         lines.append("the former key still counts: the run is about to agree that this site uses the new one")
