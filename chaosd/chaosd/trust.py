@@ -20,7 +20,7 @@ from aiohttp import web
 from chaos_protocols.effects import Record
 from chaos_protocols.events import PeersChanged
 from chaos_protocols.fingerprint import words_of
-from chaos_protocols.names import SITES_MAX, SiteId, short
+from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId, short
 from chaos_protocols.wire.site_status import BANS_MAX
 from chaos_protocols.wishes import BansChanged
 from chaosd.addresses import split_address
@@ -29,7 +29,7 @@ from chaosd.api.status import BlockedSite, ListedPeer, Outcome, PendingSite, Tru
 from chaosd.config.changes import CHANGES_NAME, SITE_ID, DialledPeer, ListChanges, read_changes, write_changes
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
-from chaosd.naming import NotOneSite, site_named
+from chaosd.naming import BEGINNING, NotOneSite, site_named
 
 NAME_CHARACTERS_MAX = 64
 BY_COMMAND, BY_CONFIGURATION, AS_PEER, IN_THE_RUN = "command", "configuration", "peer", "site of the run"
@@ -38,9 +38,10 @@ BANNED = "{site} was banned from the run, for good: that institution comes back 
 
 
 class TrustBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`site`: an id, or the beginning of one that has knocked (`pending`: of these alone) or is listed."""
+    """`site`: an id, or the beginning of one that has knocked (`pending`: of these alone); or, with `add` false, the
+    beginning or the name of one that is listed."""
 
-    site: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4,64}\Z")]
+    site: Text
     add: bool = True
     pending: bool = False
 
@@ -87,9 +88,10 @@ class TrustList:
 
     def named(self, sites: Collection[SiteId]) -> list[tuple[SiteId, str]]:
         """These with their names: that which this site's operator has given, and that of the run; else with ""."""
-        roster = self._driver.machine.roster
+        roster, known = self._driver.machine.roster, self._driver.names.known()
         own = [(peer.site, peer.name) for peer in self.neighbours() if peer.site in sites and peer.name]
-        return own + [(site, one.name if (one := roster.record(site) or roster.gone(site)) else "") for site in sites]
+        told = {site: one.name if (one := roster.record(site) or roster.gone(site)) else "" for site in sites}
+        return own + [(site, name or known.get(site, "")) for site, name in told.items()]
 
     def names(self, own: str) -> dict[SiteId, str]:
         """What this site's operator calls others, and this site itself (`own`)."""
@@ -158,7 +160,9 @@ class TrustList:
         if SITE_ID.fullmatch(text) and not pending_only:
             found = SiteId(text)
         if isinstance(found, Outcome):
-            return (self._no_more_pending(text) if pending_only else None) or found
+            whole = f". Another one is named by its whole id, of {SITE_ID_CHARACTERS} characters: this has {len(text)}"
+            told = found if pending_only else _refused(found.reason + whole)
+            return (self._no_more_pending(text) if pending_only else None) or told
         if found == self._driver.machine.site:
             return _refused(f"{found} is this site itself")
         if found in self._driver.machine.roster.banned:
@@ -340,6 +344,8 @@ class TrustList:
         asked = await read_body(request, TrustBody)
         if not asked.add:
             return self._answer(lambda: self.distrust(asked.site))
+        if not BEGINNING.fullmatch(asked.site):
+            raise refusal(400, "a site is let in by its id, which no other can have; not by a name")
         return self._answer(lambda: self.trust(asked.site, pending_only=asked.pending))
 
     async def _change_peer(self, request: web.Request) -> web.StreamResponse:

@@ -144,7 +144,7 @@ def add(
 
 @trust_app.command()
 def remove(
-    site: Annotated[str, typer.Argument(help="its id, or the beginning of it")],
+    site: Annotated[str, typer.Argument(help="its id, the beginning of it, or its name")],
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     api_socket: ApiSocketOption = None,
@@ -152,9 +152,8 @@ def remove(
 ) -> None:
     """Take a site off the list of those that may connect. A peer, and a site of the run, may connect all the same.
 
-    $ chaosd trust remove c428fe34
+    $ chaosd trust remove Hungary
     """
-    site = _beginning(site)
     with daemon(config, data_dir, api_socket) as client:
         outcome = client.trust(site, add=False)
     tell(outcome, f"trust remove {site}", as_json=json)

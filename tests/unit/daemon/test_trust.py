@@ -28,6 +28,7 @@ from chaosd.config import contexts
 from chaosd.config.changes import CHANGES_NAME, DialledPeer, read_changes
 from chaosd.config.file import ConfigError
 from chaosd.config.model import PeerConfig, SiteConfig
+from chaosd.site_names import SiteNames
 from chaosd.trust import BlockBody, TrustList
 
 OTHER = SiteId("b" * 31 + "c")
@@ -42,6 +43,7 @@ class OneDriver:
         self.conduct, self.transport = Conduct(bench.machine.is_trusted), self
         self.closed: list[SiteId] = []
         self.records: list[Record] = []
+        self.names = SiteNames(bench.machine)
 
     def now_s(self) -> float:
         return self._bench.now_s
@@ -235,11 +237,30 @@ def test_the_commands_show_who_is_trusted_and_take_one_off(commands: tuple[Rig, 
     assert code == 0 and "by command" in text and words_of(B) in text
     assert run("trust", "remove", "cccc")[0] == 0 and C not in rig.trust
     assert run("trust", "remove", "cccc")[0] == 1
-    with pytest.raises(RequestRefusedError, match="TrustBody"):
+    with pytest.raises(RequestRefusedError, match="by its id"):
         LocalClient(rig.config.data_dir / "api.sock").trust("../x")
     (rig.config.data_dir / (CHANGES_NAME + ".new")).mkdir()
     code, text = run("trust", "add", D)
     assert code == 1 and "cannot write" in text and D not in rig.trust
+
+
+def test_who_is_on_the_list_and_was_in_the_run_is_taken_off_by_name(commands: tuple[Rig, Any]) -> None:
+    rig, run = commands
+    rig.trust.trust(C)
+    rig.bench.machine.replica.last_known = roster_of(A, C)
+    assert run("trust", "remove", "Nobody") == (
+        1,
+        "trust remove Nobody: not done after 0.000 s: none of the sites on the list is 'Nobody'; there are: "
+        "site c (cccccccc)\n",
+    )
+    assert "site c (cccccccc), by command" in run("trust", "list")[1]
+    assert run("trust", "remove", "site c")[0] == 0 and C not in rig.trust
+
+
+def test_an_id_with_a_character_too_few_is_told_how_many_it_has(commands: tuple[Rig, Any]) -> None:
+    rig, run = commands
+    code, text = run("trust", "add", OTHER[:-1])
+    assert code == 1 and "by its whole id, of 32 characters: this has 31" in text and not rig.trust.trusted()
 
 
 def test_the_commands_change_peers_and_refuse_what_is_none(commands: tuple[Rig, Any]) -> None:
