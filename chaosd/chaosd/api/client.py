@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -76,6 +77,13 @@ class RequestRefusedError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
+
+
+NO_SUCH_REQUEST = re.compile(r"([A-Z]+ /v1/\S+): (Not Found|Method Not Allowed)")
+OLDER = (
+    r"it does not know \1, since it is of another release than this command: after an upgrade start it again, "
+    "`chaosd leave` and then `chaosd start`"
+)
 
 
 class LocalClient:
@@ -262,7 +270,8 @@ class LocalClient:
         try:
             if status == 200:
                 return msgspec.json.decode(data, type=kind)
-            raise RequestRefusedError(status, msgspec.json.decode(data, type=dict[str, str])["error"])
+            told = msgspec.json.decode(data, type=dict[str, str])["error"]
+            raise RequestRefusedError(status, NO_SUCH_REQUEST.sub(OLDER, told))
         except (msgspec.DecodeError, KeyError) as error:
             text = f"the answer of the daemon at {self.path} is not understood ({error}): is it of another version?"
             raise RequestRefusedError(0, text) from error

@@ -224,6 +224,17 @@ def test_an_answer_of_another_language_is_told_as_such(path: Path, control: Fake
         LocalClient(path).ask("GET", "/v1/status", list[int])
 
 
+def test_a_daemon_of_another_release_that_lacks_a_request_is_told_with_what_to_do(
+    path: Path, control: FakeControl
+) -> None:
+    """Between the installation of a release and the next start of the daemon the commands are the newer ones."""
+    with (
+        served(path, control),
+        pytest.raises(RequestRefusedError, match=r"not know GET /v1/not-yet, since .* after an upgrade start it again"),
+    ):
+        LocalClient(path).ask("GET", "/v1/not-yet", Outcome)
+
+
 def test_a_follower_gets_history_and_news_once_each_and_ends_with_the_daemon(path: Path, control: FakeControl) -> None:
     with served(path, control) as running:
         stream = LocalClient(path).follow_events(after_id=23)
