@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from tests.unit.sdk.line import Line
 
 import chaos
 from chaos import Coordinator, signals
+from chaos.connection import Wakeup
 from chaos_protocols.wire.worker import (
     Dismissed,
     LeaveOrdered,
@@ -171,6 +172,26 @@ def test_a_sigterm_that_comes_for_every_thread_of_a_dead_parent_is_one_order(
         coordinator = line.register()
         assert line.step() is True, "not cut off"
         assert coordinator.capture_exit_event() and coordinator.round == 1
+
+
+def test_threads_of_a_dead_parent_that_end_a_second_apart_stop_nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a daemon under kill -9 where ten programs want two cores."""
+    now_s = [100.0]
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    wakeup = Wakeup()
+    mine = signals.ExitSignals(wakeup, verbose=False)
+    assert mine.install()
+    try:
+        for _ in range(4):
+            signal.raise_signal(signal.SIGTERM)
+            now_s[0] += 1.0
+        assert mine.exit_requested
+        now_s[0] += 60.0
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        mine.restore()
+        wakeup.close()
 
 
 def test_forced_stop_inside_an_update_takes_effect_after_it(socket_file: Path) -> None:
