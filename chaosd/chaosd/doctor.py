@@ -36,7 +36,7 @@ from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError
 from chaosd.os_errors import brief, remedy_of
-from chaosd.proxy import Proxy, connect
+from chaosd.proxy import Proxy, ProxyError, connect
 from chaosd.reach import site_behind
 from chaosd.storage.folders import folder_bytes
 from chaosd.transport.handshake import NO_SITE
@@ -326,10 +326,10 @@ def check_peer(peer: PeerConfig, timeout_s: float, proxy: Proxy | None = None) -
     try:
         raw = connect(peer.address, timeout_s, proxy)
     except OSError as error:
-        why = brief(error)
-        return _warn(
-            name, f"{peer.address}: {why}", "is it started, the address right, the port open in both firewalls?"
-        )
+        remedy = "is it started, the address right, the port open in both firewalls?"
+        if isinstance(error, ProxyError):
+            remedy = "what to ask of the proxy's operator: `chaosd help behind-a-proxy`; is the peer started?"
+        return _warn(name, f"{peer.address}: {brief(error)}", remedy)
     with raw:
         rtt_ms = (time.monotonic() - started_s) * 1e3
         try:

@@ -96,9 +96,10 @@ class Proxy:
     def _why_not(self, code: int, said: bytes) -> str:
         words = "".join(one for one in said.decode("ascii", "replace") if one.isprintable())[:SAID_CHARACTERS_MAX]
         told = f"it answers {code} {words}".rstrip()
-        if code == 407 and self.auth_file is None:
+        refuses = code in (401, 407)  # 401 is what tinyproxy says of a wrong password
+        if refuses and self.auth_file is None:
             return f"{told}: it wants a user and a password, see proxy_auth_file"
-        if code == 407:
+        if refuses:
             return f"{told}: it does not take the user and password of {self.auth_file}"
         if code in (403, 405):
             return f"{told}: its operator has to allow CONNECT to that host and port; many allow port 443 alone"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.rigs.proxy import opening_context
+from tests.rigs.proxy import opening_context, proxying
 from tests.unit.daemon.api.local_api import FakeControl, served
 from typer.testing import CliRunner
 
@@ -24,6 +24,7 @@ from chaosd import doctor
 from chaosd.config.model import PeerConfig, SiteConfig, load_config
 from chaosd.doctor import Check, Level, examine
 from chaosd.identity import Identity
+from chaosd.proxy import Proxy
 from chaosd.transport.tls import server_context
 
 
@@ -205,6 +206,15 @@ def test_a_proxy_that_opens_tls_is_told_from_another_site(tmp_path: Path) -> Non
         check = doctor.check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
     assert check.level is Level.FAIL and "a firewall or proxy that opens TLS" in check.found
     assert "leave this host and port out" in check.remedy
+
+
+def test_what_a_proxy_refuses_is_no_matter_of_the_peers_firewall(tmp_path: Path) -> None:
+    with proxying(user="anna:right") as there:
+        host, port = there.address.split(":")
+        peer = PeerConfig(site="0" * 32, address="hospital.invalid:7400")
+        check = doctor.check_peer(peer, 5.0, Proxy(host=host, port=int(port)))
+    assert check.level is Level.WARN and "see proxy_auth_file" in check.found
+    assert "`chaosd help behind-a-proxy`" in check.remedy and "firewall" not in check.remedy
 
 
 def test_a_peer_from_which_only_small_packets_arrive_is_a_failure_with_the_remedy(tmp_path: Path) -> None:

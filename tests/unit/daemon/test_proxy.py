@@ -109,6 +109,7 @@ def test_an_answer_may_come_in_any_pieces() -> None:
         (GRANTED + b"x", "of its own"),
         (b"HTTP/1.1 403 Forbidden\r\n\r\n<html>", "answers 403 Forbidden: its operator has to allow CONNECT"),
         (b"HTTP/1.1 407 Who?\r\n\r\n", "it wants a user and a password, see proxy_auth_file"),
+        (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "it wants a user and a password, see proxy_auth_file"),
         (b"HTTP/1.1 502 \x1b[31mred\xff\r\n\r\n", "answers 502 [31mred"),
         (b"HTTP/1.1 503\r\n\r\n", "answers 503"),
     ],
