@@ -17,8 +17,8 @@ EXIT_USAGE = 2
 CHOICES = """\
 {why}
 
-chaosd recover --from SITE:ROUND   goes on from that state; the rounds after it, up to {round}, are done again
-chaosd recover --anew              begins again with round 1; all {round} rounds are given up
+chaosd recover --from SITE:ROUND   goes on from that state; {after} done again
+chaosd recover --anew              begins again with round 1; {all} given up
 It goes on by itself, and nothing is lost, if what it waits for comes back."""
 
 LOST = """\
@@ -152,7 +152,11 @@ def _choices(status: Status) -> Iterator[str]:
     from chaosd.cli.render import printable
 
     if _lacks_a_state(status):
-        yield CHOICES.format(why=printable(status.paused), round=status.round)
+        after, everything = "what was trained after it is", "all that was trained is"
+        if status.round:  # a daemon that was started since has done none, and does not know how many there were
+            after = f"the rounds after it, up to {status.round}, are"
+            everything = f"all {status.round} rounds are"
+        yield CHOICES.format(why=printable(status.paused), after=after, all=everything)
         return
     why = f"; it waits for something else: {printable(status.paused)}" if status.paused else ""
     yield f"the run waits for no state, so there is nothing to recover (round {status.round} is done){why}"

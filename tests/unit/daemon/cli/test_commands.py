@@ -208,6 +208,9 @@ def test_recover_without_a_decision_shows_what_there_is_to_decide(run: Run, tmp_
         told = run("recover", "--data-dir", tmp_path).output
         assert lacks in told and "--from SITE:ROUND" in told and "all 140 rounds are given up" in told
         assert json.loads(run("recover", "--json", "--data-dir", tmp_path).output)["paused"] == lacks
+        control.current = msgspec.structs.replace(control.current, round=0)
+        told = run("recover", "--data-dir", tmp_path).output  # of a daemon that was started since
+        assert "all that was trained is given up" in told and "what was trained after it is done again" in told
     assert control.asked == []
 
 
