@@ -6,6 +6,7 @@ daemon or print help and shall not wait 0.15 s for the checking machinery to be 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +14,11 @@ from typing import Any, NoReturn
 CONFIG_FILE_NAME = "chaosd.toml"
 CONFIG_BYTES_MAX = 1 << 20
 """4096 peers of 100 bytes each are 400 kB."""
+
+AT_LINE = re.compile(r"\(at line (\d+), ")
+LINE_CHARACTERS_SHOWN = 80
+NO_VALUE = ("Invalid value", "Expected newline or end of document after a statement")
+"""What TOML says of `bootstrap = yes`, `name = Hungary`, and `send_limit_mbit = 20 Mbit`."""
 
 DEFAULT_LISTEN = "127.0.0.1:7400"
 """Loopback, so that a first try opens no port to the world; a site that others dial names its own address."""
@@ -123,7 +129,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         refuse("is not UTF-8 text, as TOML must be")
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        refuse(f"is not valid TOML: {error}")
+        refuse(f"is not valid TOML: {error}{_line_of(str(error), data)}")
     for field in ("data_dir", "worker_socket", "api_socket", "checkpoint_dir", "metrics_token_file", "proxy_auth_file"):
         text = values.get(field)
         if isinstance(text, str) and text:
@@ -132,3 +138,17 @@ def read_config_file(path: Path) -> dict[str, Any]:
             except RuntimeError:
                 refuse(f"{field} = {text!r}: there is no such user, so no home folder")
     return values
+
+
+def _line_of(problem: str, data: bytes) -> str:
+    """The line that a problem of TOML names, as it stands there: most often a text without quotes."""
+    named, lines = AT_LINE.search(problem), data.decode("utf-8-sig").split("\n")
+    if named is None or not 1 <= int(named[1]) <= len(lines) or not (line := lines[int(named[1]) - 1].strip()):
+        return ""
+    shown = "".join(one if one.isprintable() else "?" for one in line[:LINE_CHARACTERS_SHOWN])
+    rule = (
+        ". Texts stand in quotes; true, false and numbers do not, and have no unit"
+        if problem.startswith(NO_VALUE)
+        else ""
+    )
+    return f": `{shown}`{rule}"

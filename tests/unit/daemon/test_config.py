@@ -219,6 +219,12 @@ def test_a_socket_path_longer_than_the_system_allows_is_refused_with_its_length(
     ("content", "expected"),
     [
         (b"name = ", "is not valid TOML"),
+        (
+            b'run = "a"\nname = St. Mary # of Basel',
+            r"at line 2, .*: `name = St. Mary # of Basel`. Texts stand in quotes;",
+        ),
+        (b"send_limit_mbit = 20 Mbit", r": `send_limit_mbit = 20 Mbit`. Texts .* numbers do not, and have no unit"),
+        (b"name = 'a'\nname = 'b'\n", r"overwrite a value .*: `name = 'b'`$"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"#" * (1 << 20) + b"#", "is longer than"),
     ],
