@@ -27,6 +27,8 @@ def test_a_peer_says_how_it_sees_this_site_and_one_that_is_gone_is_named(tmp_pat
         assert {level for level, _ in found.values()} == {Level.OK}, found
         assert set(found) == {"link", "it", "lets", "roster", "way"}
         assert b.address in found["way"][1] and "configuration" in found["lets"][1]
+        refused = a.client.change_link(a.name, add=True)
+        assert not refused.done and "none of the other sites of the run is" in refused.reason, "this site itself"
         seen = b.client.seen(a.identity.site[:6]).seen
         assert seen is None or seen.reaches, "asked again at once: silence, or the same answer"
         with pytest.raises(RequestRefusedError, match="there are"):

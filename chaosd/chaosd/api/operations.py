@@ -54,9 +54,10 @@ class Operations:
             self._driver.recorder.followers.discard(queue)
 
     async def change_link(self, site: str, *, add: bool) -> Outcome:
-        named = [(one.site, one.name) for one in self._driver.machine.roster.sites]
+        machine = self._driver.machine
+        named = [(one.site, one.name) for one in machine.roster.sites if one.site != machine.site]
         try:
-            other = site_named(site, named, "the sites of the run")
+            other = site_named(site, named, "the other sites of the run")
         except NotOneSite as error:
             return Outcome(done=False, reason=str(error), duration_s=0.0)
         return await self._ask(
