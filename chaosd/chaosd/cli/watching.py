@@ -33,9 +33,16 @@ def _tell_lines(look: Callable[[], Seen | None], _: object, every_s: float) -> N
 
 
 def _draw(look: Callable[[], Seen | None], render: Callable[[Seen], RenderableType], every_s: float) -> None:
+    from rich.console import Console
     from rich.live import Live
 
-    with Live(auto_refresh=False) as live:
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe: nothing can be drawn over there, and it is to see each as it comes
+        while (seen := look()) is not None:
+            console.print(render(seen))
+            time.sleep(every_s)
+        return
+    with Live(console=console, auto_refresh=False) as live:
         while (seen := look()) is not None:
             live.update(render(seen), refresh=True)
             time.sleep(every_s)
