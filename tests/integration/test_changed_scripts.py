@@ -59,6 +59,11 @@ def test_a_daemon_stays_when_its_script_has_left_and_takes_the_next_one(tmp_path
         assert second.worker.wait(timeout=90) == 0
         train(second, 2)
         wait_for(second.is_member, "the next script trains")
+        first.signal("worker", signal.SIGINT)
+        gone = wait_for(
+            lambda: (one := status_of(first.client)) and one.state == "starting" and one, "it has left, too"
+        )
+        assert {one.state for one in gone.sites if one.site == gone.site} == {"starting"}, "no member, in no line of it"
         second.client.leave("its operator")
         wait_for(lambda: not second.daemon_runs(), "a daemon whose operator lets it leave ends")
         assert second.daemon.returncode == 0

@@ -167,11 +167,12 @@ def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
     found = []
     for record in machine.roster.sites:
         done: int | None = None
-        phase: str | None = None
+        state, phase = record.state, None
         age_s: float | None = None
         software = machine.network.versions.software_of(record.site)
         if record.site == machine.site:
             done, phase, software = machine.rounds.completed_round, machine.rounds.phase.value, version()
+            state = machine.membership.state.value  # after a leave the roster may be one of before, until it joins
             age_s = 0.0
         elif (heard := machine.network.steps.of(record.site)) is not None:
             done, phase, age_s = heard.round, heard.phase, max(0.0, driver.now_s() - heard.at_s)
@@ -180,7 +181,7 @@ def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
                 site=record.site,
                 name=record.name,
                 address=record.address,
-                state=record.state,
+                state=state,
                 voter=record.site in voters,
                 round=done,
                 phase=phase,
