@@ -25,11 +25,19 @@ def write_gradients(views: list[torch.Tensor], parameters: list[torch.Tensor]) -
     gradients = []
     for parameter in parameters:
         gradient = parameter.grad
-        if gradient is None or gradient.is_sparse:
+        if gradient is None or not _is_writable(gradient):
             gradient = parameter.grad = torch.empty_like(parameter)
         gradients.append(gradient)
     if gradients:
         torch._foreach_copy_(gradients, views)
+
+
+def _is_writable(gradient: torch.Tensor) -> bool:
+    """Whether each of its numbers has a place in memory of its own: not in what `expand()` made, which
+    `torch.autograd.grad` gives for a sum."""
+    if gradient.is_sparse or gradient.is_contiguous():
+        return not gradient.is_sparse
+    return not any(size > 1 and not step for size, step in zip(gradient.shape, gradient.stride(), strict=True))
 
 
 def odd_gradient(named: Iterable[tuple[str, torch.Tensor | None]]) -> str:
