@@ -91,9 +91,10 @@ class Overlapping(ABC):
             self._look_for_gradients(optimizers)
 
     def _look_for_gradients(self, optimizers: Sequence[str] | None) -> None:
-        """Tell, once, of a step that has none."""
+        """Tell, once, of a step that does not have what its script means to give."""
         if self._framework is not None and (optimizers is None or len(optimizers)):
-            self._say(self._framework.without_gradients(self.round, optimizers))
+            averaged = isinstance(self._registered(), EveryStepSession)
+            self._say(self._framework.odd_gradients(self.round, optimizers, averaged=averaged))
 
     def _take_begun(self, samples: int | None, optimizers: Sequence[str] | None, *, skip: bool) -> Due | None:
         """What is due with the step that was begun; None: none was."""

@@ -264,9 +264,10 @@ class Framework(Protocol):
         the step is skipped. Raises ChangedOutside where it is certain."""
         ...
 
-    def without_gradients(self, round: int, optimizers: Sequence[str] | None = None) -> str:
-        """A warning, once, if the step after `round` has no gradient at all for these optimizers (None: all), so that
-        zeros would count; else empty."""
+    def odd_gradients(self, round: int, optimizers: Sequence[str] | None = None, *, averaged: bool = True) -> str:
+        """A warning, once each, about the gradients of the step after `round`, which is for these optimizers (None:
+        all): there are none, so that zeros would count; they seem to be scaled; one of several optimizers has none, and
+        would step from zeros (`averaged`: where the mode averages gradients). Else empty."""
         ...
 
     def release(self) -> None:

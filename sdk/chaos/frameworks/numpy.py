@@ -148,7 +148,7 @@ class NumpyFramework:
                 )
         return ""
 
-    def without_gradients(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+    def odd_gradients(self, round: int, optimizers: Sequence[str] | None = None, *, averaged: bool = True) -> str:
         """A gradient of numpy is always there."""
         return ""
 

@@ -31,6 +31,7 @@ from chaos.frameworks.base import (
 )
 from chaos.frameworks.local import kept_apart
 from chaos.frameworks.torch_buffers import ModelBuffer, check_writable, checked, odd_buffer, write_buffer
+from chaos.frameworks.torch_given import GivenGradients
 from chaos.frameworks.torch_gradients import odd_gradient, read_gradients, write_gradients
 from chaos.frameworks.torch_local import TorchLocalTraining
 from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
@@ -106,6 +107,7 @@ class TorchFramework:
         self._runs: list[_Run] = []
         self._coming: GradientsAsTheyCome | None = None
         self._watch = OutsideWatch(self._parameters, models.values(), self._optimizers, self._schedulers, trained)
+        self._given = GivenGradients({o: [self._parameters[n] for n in trained if o in trained[n]] for o in optimizers})
 
     @property
     def optimizers(self) -> Sequence[str]:
@@ -257,8 +259,8 @@ class TorchFramework:
             buffer.check(round)
         return self._watch.look(round, optimizers and by_name(self.optimizers, optimizers))
 
-    def without_gradients(self, round: int, optimizers: Sequence[str] | None = None) -> str:
-        return self._watch.without_gradients(round, optimizers and by_name(self.optimizers, optimizers))
+    def odd_gradients(self, round: int, optimizers: Sequence[str] | None = None, *, averaged: bool = True) -> str:
+        return self._given.look(round, optimizers and by_name(self.optimizers, optimizers), averaged=averaged)
 
     def release(self) -> None:
         self._runs = []

@@ -1,4 +1,4 @@
-"""Scaled losses (AMP with float16): their gradients cannot be summed as they are."""
+"""Scaled losses (AMP with float16): their gradients cannot be summed as they are, and do not show it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,40 @@ def refuse_scaled_losses(why: str) -> None:
         )
 
 
+def scaled_by() -> float:
+    """By what a GradScaler of this process has scaled its first loss, where none has unscaled anything yet; 0: none
+    has. One that was updated has been through that: it belongs to a training that goes on, or is over."""
+    scalers = _scalers()
+    if any(_has_unscaled(each) for each in scalers):
+        return 0.0
+    return next((factor for each in scalers if (factor := _first_scale(each))), 0.0)
+
+
+def _has_unscaled(scaler: torch.amp.GradScaler) -> bool:
+    """torch keeps what was done for each optimizer until `update()`."""
+    states = getattr(scaler, "_per_optimizer_states", {}).values()
+    return any(getattr(state.get("stage"), "name", "READY") != "READY" for state in states)
+
+
+def _first_scale(scaler: torch.amp.GradScaler) -> float:
+    """torch makes both tensors with the first loss, and changes one of them with every `update()`."""
+    scale, tracker = getattr(scaler, "_scale", None), getattr(scaler, "_growth_tracker", None)
+    if scale is None or tracker is None:
+        return 0.0
+    first = (getattr(scaler, "_init_scale", None), getattr(scaler, "_init_growth_tracker", None))
+    return float(scale) if (float(scale), int(tracker)) == first else 0.0
+
+
 def _scales() -> bool:
-    """Only what refers to the class is asked for. A list of all objects holds half-made tuples of other threads as
-    well, and Python refuses to go on with a tuple that somebody else has (`SystemError` in that thread)."""
+    return bool(_scalers())
+
+
+def _scalers() -> list[torch.amp.GradScaler]:
+    """Those that are enabled. Only what refers to the class is asked for. A list of all objects holds half-made tuples
+    of other threads as well, and Python refuses to go on with a tuple that somebody else has (`SystemError` in that
+    thread)."""
     kinds: list[type] = [torch.amp.GradScaler]
     for kind in kinds:
         kinds += kind.__subclasses__()
-    return any(issubclass(type(each), torch.amp.GradScaler) and each.is_enabled() for each in gc.get_referrers(*kinds))
+    found = (each for each in gc.get_referrers(*kinds) if issubclass(type(each), torch.amp.GradScaler))
+    return [each for each in found if each.is_enabled()]

@@ -77,7 +77,7 @@ class OutsideWatch:
         self._sizes = self._group_sizes()
         self._kinds = self._kinds_now()
         self._states = [optimizer.state for optimizer in self._optimizers.values()]
-        self._inside = self._closed = self._told_of_zeros = False
+        self._inside = self._closed = False
         self._stepped: list[torch.optim.Optimizer] = []
         self._versions: list[int] = []
         self._options: list[dict[str, Any]] = []
@@ -122,20 +122,6 @@ class OutsideWatch:
         self._check_places()
         self._check_kinds()
         return self._changed(round)
-
-    def without_gradients(self, round: int, optimizers: Sequence[str] | None) -> str:
-        """A step before any backward pass, or after `zero_grad()`: told once, since its zeros count as any gradient."""
-        if self._told_of_zeros:
-            return ""
-        for parameter, owners in zip(self._parameters, self._trained, strict=True):
-            if parameter.grad is not None and _is_for(owners, optimizers):
-                return ""
-        self._told_of_zeros = True
-        return (
-            f"no parameter had a gradient at the step after round {round}, so this site gave zeros, which count in the "
-            "average: coordinator.step() follows backward(), and clears the gradients itself (no zero_grad() between "
-            "the two); a site that has nothing to give says step(skip=True)."
-        )
 
     def _changed(self, round: int) -> str:
         versions = [parameter._version for parameter in self._parameters]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from chaos import Coordinator, EveryStep
+from chaos import Coordinator, EveryStep, LocalSGD
 from chaos.sync import SyncMode
 from chaos.testing import LocalRun
 
@@ -36,3 +36,59 @@ def test_an_average_is_written_where_a_gradient_was_made_by_expand(mode: SyncMod
     with LocalRun(sites=2) as run:
         both = run.together(lambda socket: script(1.0, socket), lambda socket: script(3.0, socket))
     assert both == [[0.2, 0.2], [0.2, 0.2]]
+
+
+@pytest.mark.parametrize("mode", [EveryStep(), LocalSGD(every=2)], ids=["every step", "local steps"])
+@pytest.mark.parametrize("unscales", [False, True])
+def test_a_scaled_loss_whose_gradients_are_not_unscaled_is_told_once(
+    mode: SyncMode, unscales: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, optimizer = linear()
+    scaler, over = torch.amp.GradScaler("cpu", init_scale=8.0), torch.amp.GradScaler("cpu")
+    over.scale(model(torch.ones(1, 3)).sum()).backward()
+    over.unscale_(optimizer)
+    over.update()  # of a training that is over
+    optimizer.zero_grad()
+    told = []
+    with Coordinator(standalone=True, handle_signals=False, sync=mode) as coordinator:
+        coordinator.register(model, optimizer)
+        for _ in range(3):
+            scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+            if unscales:
+                scaler.unscale_(optimizer)
+            coordinator.step()
+            if unscales:
+                scaler.update()
+            told.append(capfd.readouterr().err)
+    words = "GradScaler that has scaled a loss by 8"
+    assert [words in text for text in told] == [not unscales, False, False], told
+    assert unscales or "scaler.unscale_(optimizer) before coordinator.step()" in told[0]
+
+
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_optimizers_in_turn_that_are_not_named_are_told_that_all_of_them_step(
+    in_turn: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = {"D": linear(), "G": linear()}
+    told = []
+    with Coordinator(standalone=True, handle_signals=False, sync=EveryStep(notes=in_turn)) as coordinator:
+        coordinator.register({name: one[0] for name, one in made.items()}, {name: one[1] for name, one in made.items()})
+        for name in ("D", "G", "D", "G"):
+            made[name][0](torch.ones(1, 3)).sum().backward()
+            coordinator.step(optimizers=(name,) if in_turn else None)
+            told.append(capfd.readouterr().err)
+    expected = [] if in_turn else ["the optimizer 'G' had a gradient", "the optimizer 'D' had a gradient"]
+    assert all(words in text for words, text in zip(expected, told, strict=False)), told
+    assert not any(told[len(expected) :]), told
+    assert in_turn or "sync=EveryStep(notes=True)" in told[0]
+
+
+def test_optimizers_that_step_at_home_keep_their_moments_where_they_have_no_gradient(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    made = {"D": linear(), "G": linear()}
+    with Coordinator(standalone=True, handle_signals=False, sync=LocalSGD(every=2)) as coordinator:
+        coordinator.register({name: one[0] for name, one in made.items()}, {name: one[1] for name, one in made.items()})
+        made["D"][0](torch.ones(1, 3)).sum().backward()
+        coordinator.step()
+    assert capfd.readouterr().err == ""
