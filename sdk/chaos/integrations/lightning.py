@@ -33,19 +33,35 @@ NEVER = sys.maxsize
 """Every so many batches Lightning steps a schedule that is the run's."""
 
 
+class _Steps:
+    """Steps of the run where no schedule counts them: like a schedule's, its position is part of the state."""
+
+    def __init__(self, steps: int) -> None:
+        self.last_epoch = steps
+
+    def step(self) -> None:
+        self.last_epoch += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps": self.last_epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.last_epoch = state["steps"]
+
+
 class _Averaging:
     """The optimizer that Lightning steps: the real one in all, but that its step is one of the run."""
 
-    def __init__(self, optimizer: Any, step: Callable[[], None]) -> None:
+    def __init__(self, optimizer: Any, step: Callable[[bool], None]) -> None:
         self._optimizer, self._step = optimizer, step
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._optimizer, name)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """The closure computes the gradients, and clips them."""
+        """The closure computes the gradients, and clips them. `training_step` may have said that it has none."""
         loss = closure() if closure is not None else None
-        self._step()
+        self._step(loss is None and all(each.grad is None for each in trained_of(self._optimizer)))
         return loss
 
 
@@ -75,6 +91,8 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
         self._sync = sync or EveryStep()
         self._samples, self._frozen = samples, frozen
         self._max_steps = 0
+        self._counts: Any = None
+        """What counts the steps of the run, with those of a checkpoint that it began from."""
         self._undo: list[Callable[[], None]] = []
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
@@ -93,10 +111,16 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
             settings["gradient_clip_algorithm"] = str(trainer.gradient_clip_algorithm)
             clip = self._clipping(trainer, optimizer)
         self._take_over(trainer, optimizer, configs)
+        schedulers = [config.scheduler for config in configs]
+        began = trainer.global_step
+        self._counts = next((one for one in schedulers if getattr(one, "last_epoch", None) == began), None)
+        if self._counts is None:
+            self._counts = _Steps(began)
+            schedulers.append(self._counts)
         self.coordinator.register(
             model=module,
             optimizer=optimizer,
-            scheduler=[config.scheduler for config in configs] or None,
+            scheduler=schedulers,
             sync=self._sync,
             on_average=clip,
             **agreed_of(adapted, self._frozen, settings),
@@ -123,16 +147,21 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
 
     # ---- within
 
-    def _step(self) -> None:
+    @property
+    def steps(self) -> int:
+        """Of the run, with those of a checkpoint that it began from."""
+        return int(self._counts.last_epoch)
+
+    def _step(self, skip: bool) -> None:
         """What `optimizer.step()` does. A site that comes to a run at its end has nothing more to do."""
-        if self.coordinator.steps < self._max_steps and not self.coordinator.left:
-            self.coordinator.step(samples=self._samples)
+        if self.steps < self._max_steps and not self.coordinator.left:
+            self.coordinator.step(samples=self._samples, skip=skip)
 
     def _follow(self, trainer: Any) -> None:
         """Lightning counts the run's steps."""
         loop = trainer.fit_loop.epoch_loop
-        loop.automatic_optimization.optim_progress.optimizer.step.total.completed = self.coordinator.steps
-        loop._batches_that_stepped = self.coordinator.steps
+        loop.automatic_optimization.optim_progress.optimizer.step.total.completed = self.steps
+        loop._batches_that_stepped = self.steps
         if self.coordinator.capture_exit_event():
             trainer.should_stop = True
 

@@ -293,17 +293,19 @@ class Module(__import__("lightning").LightningModule):  # type: ignore[misc]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": self.interval}}
 
 
-def fitted(module: Module, callbacks: list[Any], *, data: int = 24, **arguments: Any) -> LightningTrainer:
+def fitted(
+    module: Module, callbacks: list[Any], *, data: int = 24, resume: Path | None = None, **arguments: Any
+) -> LightningTrainer:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = LightningTrainer(
         accelerator="cpu",
         devices=1,
         enable_model_summary=False,
         callbacks=callbacks,
-        **quiet,
-        **{"max_steps": 20, **arguments},
+        **{**quiet, "max_steps": 20, **arguments},
     )
-    trainer.fit(module, torch.utils.data.DataLoader(rows(data), batch_size=4))
+    loader = torch.utils.data.DataLoader(rows(data), batch_size=4)
+    trainer.fit(module, loader, ckpt_path=resume, weights_only=False if resume else None)
     return trainer
 
 
@@ -350,6 +352,60 @@ def test_lightning_alone_is_lightning_without_it_bit_for_bit() -> None:
     assert trainer.gradient_clip_val == 0.1 and trainer.lr_scheduler_configs[0].frequency == 1
     for name, value in plain.state_dict().items():
         assert torch.equal(ours.state_dict()[name], value), name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_a_lightning_trainer_that_goes_on_from_a_checkpoint_makes_the_steps_that_are_left(
+    scheduled: bool, tmp_path: Path
+) -> None:
+    """Also one that comes to it without the checkpoint counts as the run does."""
+
+    class Kind(Module):
+        def configure_optimizers(self) -> Any:
+            made = super().configure_optimizers()
+            return made if scheduled else made["optimizer"]
+
+    fitted(Kind(), [], max_steps=8, enable_checkpointing=True).save_checkpoint(tmp_path / "at-8.ckpt")
+    resumed, fresh = Kind(), Kind(seed=5)
+
+    holds = threading.Event()
+
+    class Holds(LightningChaos):
+        def on_train_batch_start(self, *what: Any) -> None:
+            while not fresh.counted and self.coordinator.steps == 2:
+                holds.set()
+                self.coordinator.check_state_replication()
+                time.sleep(0.01)
+
+    def end(chaos: LightningChaos, module: Module, checkpoint: Path | None) -> tuple[int, str]:
+        trainer = fitted(module, [chaos], resume=checkpoint)
+        chaos.coordinator.close()
+        return trainer.global_step, chaos.coordinator.state_digest()
+
+    with LocalRun(sites=1) as run:
+        mine, theirs = both(
+            lambda: end(Holds(socket=str(run.socket)), resumed, tmp_path / "at-8.ckpt"),
+            lambda: end(LightningChaos(socket=str(run.socket)), fresh, None),
+            holds,
+        )
+    assert mine == theirs and mine[0] == 20
+    assert resumed.counted == list(range(8, 20)) and fresh.counted == list(range(10, 20))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_batch_that_a_lightning_module_leaves_out_gives_nothing() -> None:
+    class Skips(Module):
+        def training_step(self, batch: Any, index: int) -> Any:
+            return super().training_step(batch, index) if len(self.counted) != 2 or index != 2 else None
+
+    chaos = LightningChaos(standalone=True)
+    module, gave = Skips(), []
+    plain = chaos.coordinator.step
+    chaos.coordinator.step = lambda **named: gave.append(named["skip"]) or plain(**named)
+    trainer = fitted(module, [chaos], max_steps=6)
+    chaos.coordinator.close()
+    assert gave == [False, False, True, False, False, False, False] and trainer.global_step == 6
 
 
 @pytest.mark.filterwarnings("ignore")
