@@ -271,7 +271,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
     def _ended(self, done: bool) -> bool:
         if not done:
             return self._end()
-        notice = self._registered().notice
+        notice = self._registered().notice or self._odd_weight(self._registered())
         self._say("" if self._noticed else notice)
         self._noticed = bool(notice)
         return True

@@ -4,6 +4,7 @@ the modes are: `chaos.sync.local_steps`."""
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -140,6 +141,11 @@ class LocalStepsSession:
         """Of the run, with those of this site since the last round."""
         rounds = self._round if self._under_way is None else self._under_way.round
         return rounds * self._plan.steps + self._pace.position
+
+    @property
+    def steps_of_a_phase(self) -> float:
+        """Of this site at most, where it is not by time."""
+        return math.inf if self._plan.by_time else float(self._plan.every)
 
     # ---- the phase at home
 

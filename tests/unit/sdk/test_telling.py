@@ -113,7 +113,9 @@ def test_a_cell_of_a_notebook_shows_the_sentence_alone_and_errors_of_the_user_as
     _, _, refused, alone, own, asked = ended.stdout.split("cell\n")
     (line,) = refused.splitlines()
     assert line.startswith("chaos: samples must be a number from ")
-    assert line.endswith("not -3; skip step() for an empty batch [Cell In[2], line 2; CHAOS_TRACEBACK=1 shows more]")
+    assert line.endswith(
+        "not -3; step(skip=True) is for an empty batch [Cell In[2], line 2; CHAOS_TRACEBACK=1 shows more]"
+    )
     (line,) = alone.splitlines()
     assert line.startswith("chaos: no chaosd runs beside this script: ") and "[Cell In[3], line 1; " in line
     assert "Traceback" in own and "int('three')" in own, "an error of the user's own"
