@@ -7,6 +7,7 @@ on its way from when the loader asked for it; the next `step(samples=...)` is ab
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from chaos.data.ledger import TOKEN_MAX, LeaseNote, Ledger, Numbers, Token
 from chaos.data.order import shuffled
 from chaos.errors import ChaosError
 from chaos.frameworks.base import StateItem
+from chaos.saying import say
 
 SAMPLES_MAX = 1 << 40
 PLACES_MAX = 4096
@@ -76,6 +78,10 @@ class ElasticSampler:
         self._void = 0
         """Of the batches on their way so many samples come first that are this site's no more."""
         self._withheld = False
+        self._open: deque[int] = deque()
+        """Of each batch on its way, this site's or not, how many of its samples no step was about."""
+        self._cut = self._told_of_cut = False
+        """A step was about a part of the oldest one. That was told."""
         self._again = 0
         """So many times in a row the loader was begun anew while no step was made for what it had given."""
 
@@ -92,6 +98,7 @@ class ElasticSampler:
         if self._round_without_data is None:
             raise ChaosError("the sampler is not registered: coordinator.register(..., sampler=sampler) comes first")
         self._count_again(len(self._drawn) - self._settled)
+        self._tell_of_a_cut()
         del self._drawn[self._settled :]  # a loader that was left has thrown its batches away
         self._void = 0
         epoch = self.epoch
@@ -100,6 +107,7 @@ class ElasticSampler:
                 return
         while self.epoch == epoch and (positions := self._undrawn()[: self._batch]):
             self._drawn += positions
+            self._open.append(len(positions))
             order = shuffled(np.array(positions, dtype=np.int64), self._samples, seed=self._seed, epoch=epoch)
             yield [int(index) for index in order]
 
@@ -135,6 +143,7 @@ class ElasticSampler:
                 f"step(samples={samples}), but the sampler has handed out {on_the_way + self._void} that no step was "
                 "made for: say how many samples were in the batches since the last step"
             )
+        self._close(samples)
         void = min(samples, self._void)
         self._void -= void
         self._done += samples - void
@@ -200,6 +209,28 @@ class ElasticSampler:
                 "after the loop over the loader make one for the batches that are left, coordinator.step(samples=...) "
                 "with their sum, or say that they are not wanted, step(samples=..., skip=True)"
             )
+
+    def _close(self, samples: int) -> None:
+        """A step was about so many of the oldest ones."""
+        while self._open and samples >= self._open[0]:
+            samples -= self._open.popleft()
+            self._cut = False
+        if self._open and samples:
+            self._open[0] -= samples
+            self._cut = True
+
+    def _tell_of_a_cut(self) -> None:
+        """The loader begins anew, and what no step was about comes again: where that is the rest of a batch, its other
+        samples would be trained on twice, or more often."""
+        if self._cut and not self._told_of_cut:
+            self._told_of_cut = True
+            say(
+                f"steps were about fewer samples than their batches have, {self._open[0]} of one are left and dealt "
+                "once more: a loader takes the sampler as batch_sampler=, since it deals whole batches (not as "
+                "sampler=), and step(samples=...) says how many samples a batch has, len(batch)"
+            )
+        self._open.clear()
+        self._cut = False
 
     @property
     def _settled(self) -> int:

@@ -57,3 +57,17 @@ def test_parts_of_samples_are_no_samples(sampler: ElasticSampler, coordinator: C
     next(iter(sampler))
     with pytest.raises(ValueError, match="whole number of its samples"):
         coordinator.step(samples=samples)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_a_loader_that_takes_whole_batches_for_samples_is_told_once(
+    halves: bool, sampler: ElasticSampler, coordinator: Coordinator, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`DataLoader(..., sampler=)` puts several batches into one, and its length is their number."""
+    while sampler.epoch < 2:
+        for batch in sampler:
+            for _ in range(2 if halves else 1):  # each batch in two steps is a way of one's own
+                coordinator.step(samples=max(1, len(batch) // 2))
+    told = capfd.readouterr().err
+    assert told.count("fewer samples than their batches have") == (not halves)
+    assert halves or "as batch_sampler=" in told
