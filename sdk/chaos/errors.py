@@ -71,5 +71,6 @@ class NothingFinite(ChaosError):
         return cls(
             f"{reason}, in {tries} tries of round {round} one after the other, and no other site had anything to give: "
             f"training does not get on. The model still has the state of round {round - 1}. A smaller learning rate, "
-            "clipping, or a look at the data and the loss will help"
+            "clipping, or a look at the data and the loss will help; a buffer that holds infinities for good (a mask) "
+            "is each site's own with register_buffer(..., persistent=False)"
         )

@@ -260,6 +260,8 @@ class TorchFramework:
         return self._watch.look(round, optimizers and by_name(self.optimizers, optimizers))
 
     def odd_gradients(self, round: int, optimizers: Sequence[str] | None = None, *, averaged: bool = True) -> str:
+        if averaged and not round:  # alone, too, where nothing is read
+            self.check_frozen()
         return self._given.look(round, optimizers and by_name(self.optimizers, optimizers), averaged=averaged)
 
     def release(self) -> None:
@@ -279,6 +281,8 @@ class TorchFramework:
             for parameter in parameters:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
+                elif parameter.grad.is_sparse:  # alone; an average is dense, and so are the moments that it makes
+                    parameter.grad = parameter.grad.to_dense()
                 gradients.append(parameter.grad)
             if share != 1.0:
                 torch._foreach_mul_(gradients, 1.0 / share)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from chaos import Coordinator, EveryStep, LocalSGD
+from chaos import Coordinator, EveryStep, LocalSGD, NothingFinite
+from chaos.skipped import TRIES_MAX
 from chaos.sync import SyncMode
 from chaos.testing import LocalRun
 
@@ -92,3 +93,45 @@ def test_optimizers_that_step_at_home_keep_their_moments_where_they_have_no_grad
         made["D"][0](torch.ones(1, 3)).sum().backward()
         coordinator.step()
     assert capfd.readouterr().err == ""
+
+
+def test_sparse_gradients_make_the_same_moments_alone_as_among_sites() -> None:
+    """Dense ones: a state with a sparse tensor has no bytes that could be digested, or sent."""
+
+    def script(socket: Path | None) -> tuple[list[float], str]:
+        table = torch.nn.Embedding(5, 2, sparse=True, _weight=torch.ones(5, 2))
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.1, momentum=0.9)
+        with Coordinator(socket, standalone=socket is None, handle_signals=False, verbose=False) as coordinator:
+            coordinator.register(table, optimizer)
+            for row in (0, 1, 0):
+                table(torch.tensor([row, 3])).sum().backward()
+                assert coordinator.step()
+            return table.weight.ravel().tolist(), coordinator.state_digest()
+
+    alone = script(None)
+    with LocalRun(sites=1) as run:
+        assert run.together(script) == [alone]
+
+
+def test_a_layer_that_no_optimizer_trains_is_told_alone_as_among_sites() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        coordinator.register(model, optimizer)
+        model(torch.ones(1, 3)).sum().backward()
+        with pytest.raises(ValueError, match=r"'model\.0\.weight' has a gradient but is not trained"):
+            coordinator.step()
+        model[0].requires_grad_(False)
+        assert coordinator.step() and coordinator.round == 1
+
+
+def test_a_mask_of_infinities_is_told_with_what_to_write() -> None:
+    model, optimizer = linear()
+    model.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        coordinator.register(model, optimizer)
+        for _ in range(TRIES_MAX):
+            model(torch.ones(1, 3)).sum().backward()
+            coordinator.step()
+        with pytest.raises(NothingFinite, match=r"'model\.mask' is not finite.*persistent=False"):
+            coordinator.step()
