@@ -82,13 +82,15 @@ class TorchLocalTraining:
             if closed is None:
                 self._schedule_up_to(steps)
             if self._on_update is not None:
-                before = [parameter._version for _, parameter in self._parameters]
+                before = [
+                    parameter.detach().clone() for _, parameter in self._parameters
+                ]  # what `.data` changes counts
                 told = tuple(name.removeprefix("optimizer.") for name in self.optimizers)
                 self._on_update(Update(round=round, optimizers=told, metrics=metrics))
                 changed = [
                     slot
-                    for (slot, parameter), version in zip(self._parameters, before, strict=True)
-                    if parameter._version != version
+                    for (slot, parameter), then in zip(self._parameters, before, strict=True)
+                    if not torch.equal(parameter.detach(), then)
                 ]
             self._clear_gradients()
             with torch.no_grad():
@@ -127,13 +129,15 @@ class TorchLocalTraining:
 
     def _schedule_up_to(self, steps: int) -> None:
         """Where so many steps leave the schedules; count anew."""
-        with warnings.catch_warnings():  # torch warns of a schedule that begins before its optimizer
-            warnings.simplefilter("ignore", UserWarning)
-            self._schedule(steps - self._scheduled)
+        self._schedule(steps - self._scheduled)
         self._scheduled = 0
 
     def _schedule(self, steps: int) -> None:
-        for _ in range(steps):
-            for scheduler in self._schedulers.values():
-                scheduler.step()
+        with (
+            warnings.catch_warnings()
+        ):  # torch warns of a schedule that begins before its optimizer, which has its turn
+            warnings.simplefilter("ignore", UserWarning)
+            for _ in range(steps):
+                for scheduler in self._schedulers.values():
+                    scheduler.step()
         self._scheduled += max(0, steps)

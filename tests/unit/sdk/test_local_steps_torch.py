@@ -186,8 +186,10 @@ def test_optimizers_in_turn_step_alone() -> None:
             site.coordinator.step(optimizers=("middle",))
 
 
-def test_averaged_weights_and_a_constraint_belong_into_on_update() -> None:
-    """What on_update changes of the parameters is the anchor's, too; what it follows with is part of the state."""
+@pytest.mark.parametrize("counted", [True, False])
+def test_averaged_weights_and_a_constraint_belong_into_on_update(counted: bool) -> None:
+    """What on_update changes of the parameters is the anchor's, too; what it follows with is part of the state. torch
+    does not count what is written through `.data`."""
     with Training(None, DiLoCo(every=2)) as site:
         ema = torch.optim.swa_utils.AveragedModel(
             site.model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
@@ -197,7 +199,8 @@ def test_averaged_weights_and_a_constraint_belong_into_on_update() -> None:
         def follow(update: Update) -> None:
             rounds.append(update.round)
             with torch.no_grad():
-                site.model[0].weight.clamp_(-0.1, 0.1)
+                weight = site.model[0].weight
+                (weight if counted else weight.data).clamp_(-0.1, 0.1)
             ema.update_parameters(site.model)
 
         optimizer = torch.optim.SGD(site.model.parameters(), lr=0.5)
