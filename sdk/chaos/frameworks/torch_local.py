@@ -133,9 +133,7 @@ class TorchLocalTraining:
         self._scheduled = 0
 
     def _schedule(self, steps: int) -> None:
-        with (
-            warnings.catch_warnings()
-        ):  # torch warns of a schedule that begins before its optimizer, which has its turn
+        with warnings.catch_warnings():  # torch warns of a schedule that begins before its optimizer
             warnings.simplefilter("ignore", UserWarning)
             for _ in range(steps):
                 for scheduler in self._schedulers.values():

@@ -30,6 +30,9 @@ _FINALIZE: Any = getattr(Trainer, "_finalize_training", None)
 MEAN_SINCE_ITS_BEGIN = _FINALIZE is not None and "_initial_global_step" in _FINALIZE.__code__.co_names
 """Over which steps this release of the Trainer takes the mean loss of a training that goes on from a checkpoint: those
 since then; else all of the run."""
+_LOG: Any = getattr(Trainer, "_maybe_log_save_evaluate", None)
+LOGS_RATE_OF_THE_STEP = _LOG is not None and "learning_rate" in _LOG.__code__.co_varnames
+"""Which rate this release logs: the one that the last step was made with; else that of the next one."""
 
 
 class ChaosCallback(TrainerCallback):  # type: ignore[misc]
@@ -61,6 +64,8 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
         self._scheduler: Any = None
         self._max_grad_norm: float | None = None
         self._max_steps = 0
+        self._rate: float | None = None
+        """That the last step was made with."""
         self._logged_at = self._began_at = self._made = self._made_in_all = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **there: Any) -> None:
@@ -117,6 +122,10 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
             logs["loss"] *= (state.global_step - self._logged_at) / self._made
             state.log_history[-1]["loss"] = logs["loss"]
             self._logged_at, self._made = state.global_step, 0
+        if "learning_rate" in logs and LOGS_RATE_OF_THE_STEP and self._rate is not None:
+            logs["learning_rate"] = state.log_history[-1]["learning_rate"] = (
+                self._rate
+            )  # the run's step moved it already
         if "train_loss" in logs and self._made_in_all:
             logs["train_loss"] *= max(state.global_step - self._began_at, 0.001) / self._made_in_all
             state.log_history[-1]["train_loss"] = logs["train_loss"]
@@ -135,6 +144,7 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
         if self.steps < self._max_steps and not self.coordinator.left:
             self._made += 1
             self._made_in_all += 1
+            self._rate = float(self._scheduler.get_last_lr()[0])
             self.coordinator.step(samples=self._samples)
 
     def _end(self, args: Any) -> None:

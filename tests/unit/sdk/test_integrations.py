@@ -217,6 +217,24 @@ def test_a_trainer_that_goes_on_from_a_checkpoint_logs_the_mean_of_its_own_steps
     assert trainer.state.log_history[-1]["train_loss"] == pytest.approx(loss, rel=0.01)
 
 
+def test_a_trainer_alone_logs_what_it_logs_without_a_run(tmp_path: Path) -> None:
+    """The rate among it, which is that of the step: the run's schedule has moved on by then."""
+
+    def logged(*callbacks: Any) -> list[dict[str, Any]]:
+        arguments = TrainingArguments(
+            str(tmp_path), max_steps=6, per_device_train_batch_size=4, logging_steps=2, report_to=[], use_cpu=True
+        )
+        trainer = Trainer(model=tiny(), args=arguments, train_dataset=rows(24), callbacks=list(callbacks))
+        trainer.train()
+        return [
+            {name: line.get(name) for name in ("step", "loss", "learning_rate")} for line in trainer.state.log_history
+        ]
+
+    callback = ChaosCallback(standalone=True)
+    assert logged(callback) == logged()
+    callback.coordinator.close()
+
+
 def test_a_callback_serves_one_training_and_a_training_has_one(tmp_path: Path) -> None:
     trainer, _ = trained(tmp_path, None, Watched(), max_steps=2)
     with pytest.raises(ValueError, match=r"ChaosCallback has been in a training already.*new ChaosCallback\(\)"):
