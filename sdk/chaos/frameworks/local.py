@@ -10,13 +10,15 @@ from chaos_protocols.wire.state_spec import Item
 
 
 class CommittedItem:
-    """An item whose live value changes between rounds: what it was at the end of the last one counts."""
+    """An item whose live value changes between rounds: what it was at the end of the last one counts. `own`: the live
+    value is this site's alone, like the moments, and what is shared stays as it is."""
 
-    __slots__ = ("_committed", "_live")
+    __slots__ = ("_committed", "_live", "own")
 
     def __init__(self, live: StateItem) -> None:
         self._live = live
         self._committed: Bytes = live.get().copy()
+        self.own = False
 
     @property
     def item(self) -> Item:
@@ -27,7 +29,8 @@ class CommittedItem:
 
     def put(self, data: Bytes, /) -> None:
         self._committed[...] = data
-        self._live.put(self._committed)
+        if not self.own:
+            self._live.put(self._committed)
 
     def memory(self) -> Bytes | None:
         return None
@@ -38,11 +41,12 @@ class CommittedItem:
 
     def commit(self, value: Bytes | None = None) -> None:
         """The live value is that of the end of a round; `value`: this one is, and the live value stays."""
-        self._committed[...] = self._live.get() if value is None else value
+        if not self.own:
+            self._committed[...] = self._live.get() if value is None else value
 
     def restore(self) -> None:
         """The live value as it was committed."""
-        if bytes(self._live.get()) != bytes(self._committed):
+        if not self.own and bytes(self._live.get()) != bytes(self._committed):
             self._live.put(self._committed)
 
 

@@ -65,10 +65,26 @@ class TorchLocalTraining:
             odd = odd_gradient((s.name, p.grad) for s, p in self._parameters if chosen.intersection(s.optimizers))
             if not odd:
                 for name in optimizers:
-                    self._optimizers[name].step()
+                    self._step_at_home(name)
                 self._schedule(advance)
             self._clear_gradients()
         return f"the gradient of {odd!r} is not finite" if odd else ""
+
+    def _step_at_home(self, name: str) -> None:
+        """What an optimizer counts among its options (a step, an estimate) follows from this site's gradients, like its
+        moments: it is the site's own from then on. Where it has not changed yet it is as the run began with it."""
+        optimizer = self._optimizers[name]
+        before = [dict(group) for group in optimizer.param_groups]
+        optimizer.step()
+        for index, (group, then) in enumerate(zip(optimizer.param_groups, before, strict=True)):
+            for key, value in then.items():
+                now = group.get(key)
+                if now is value or not isinstance(now, int | float | tuple) or now == value:
+                    continue
+                counted = f"{name}.group{index}.{key}"
+                for item in self._committed:
+                    if item.item.name == counted or item.item.name.startswith(f"{counted}["):
+                        item.own = True
 
     def close_phase(self, steps: int) -> None:
         with self._watch.update():

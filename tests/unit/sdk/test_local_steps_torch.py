@@ -217,6 +217,45 @@ def test_averaged_weights_and_a_constraint_belong_into_on_update(counted: bool) 
         assert mean, "the averaged weights reach a joiner"
 
 
+class Counts(torch.optim.SGD):  # type: ignore[misc]
+    """Keeps what it has counted among its options, as some optimizers do."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.param_groups[0] |= {"made": 0, "estimates": (1e-3, 2.0)}
+
+    def step(self, closure: Any = None) -> None:
+        (group,) = self.param_groups
+        group["made"] += 1
+        group["estimates"] = (float(group["params"][0].grad.abs().sum()), 2.0)
+        super().step()
+
+
+@pytest.mark.parametrize("mode", [LocalSGD(every=2), DiLoCo(every=4, fragments=2, delay=1)], ids=["whole", "in parts"])
+def test_what_an_optimizer_counts_among_its_options_is_each_sites_own(mode: SyncMode) -> None:
+    made: list[list[int]] = []
+
+    def script(seed: int, socket: Path) -> str:
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(3, 2)
+        optimizer = Counts(model.parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+        with Coordinator(socket, handle_signals=False, verbose=False, sync=mode) as coordinator:
+            coordinator.register(model, optimizer, scheduler)
+            steps = 0
+            while coordinator.round < 4:
+                steps += 1
+                (model(torch.ones(1, 3)) - seed).square().sum().backward()
+                assert coordinator.step(skip=seed == 2 and steps == 1)
+            made.append([optimizer.param_groups[0]["made"], steps - (seed == 2)])
+            return coordinator.state_digest()
+
+    with LocalRun(sites=2) as run:
+        first, second = run.together(lambda socket: script(1, socket), lambda socket: script(2, socket))
+    assert first == second
+    assert all(counted == steps for counted, steps in made)
+
+
 def test_a_model_of_half_precision_has_an_anchor_of_single_precision() -> None:
     with Training(None, DiLoCo(every=1), dtype=torch.bfloat16) as site:
         site.register(torch.optim.SGD(site.model.parameters(), lr=1e-4))
