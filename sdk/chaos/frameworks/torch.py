@@ -30,7 +30,7 @@ from chaos.frameworks.base import (
     fact_item,
 )
 from chaos.frameworks.local import kept_apart
-from chaos.frameworks.torch_buffers import ModelBuffer, check_writable, checked, odd_buffer, write_buffer
+from chaos.frameworks.torch_buffers import ModelBuffer, check_places, check_writable, checked, odd_buffer, write_buffer
 from chaos.frameworks.torch_given import GivenGradients
 from chaos.frameworks.torch_gradients import odd_gradient, read_gradients, write_gradients
 from chaos.frameworks.torch_local import TorchLocalTraining
@@ -317,6 +317,7 @@ class TorchFramework:
 
     def _collect(self, prefix: str, model: torch.nn.Module, names: dict[int, str]) -> None:
         for found in parameters_of(prefix, model):
+            check_places(f"the parameter {found.name!r}", found.tensor, "torch.nn.Parameter(tensor.clone())")
             if id(found.tensor) not in names:
                 names[id(found.tensor)] = found.name
                 self._parameters[found.name] = found.tensor

@@ -77,10 +77,16 @@ def check_writable(name: str, tensor: torch.Tensor) -> None:
             f"the buffer {name!r} is sparse ({tensor.layout}), and only dense ones can be averaged: "
             "register_buffer(..., persistent=False), if it is the same on all sites, or tensor.to_dense()"
         )
-    if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+    check_places(f"the buffer {name!r}", tensor, "register_buffer(..., tensor.clone())")
+
+
+def check_places(what: str, tensor: torch.Tensor, instead: str) -> None:
+    """Raises ValueError for a tensor of which several numbers lie in one place."""
+    strides = tensor.stride() if tensor.layout is torch.strided else tensor.shape
+    if any(size > 1 and not step for size, step in zip(tensor.shape, strides, strict=True)):
         raise ValueError(
-            f"the buffer {name!r} was made by expand(), so that several of its numbers lie in one place, and an "
-            "average cannot be written into it: register_buffer(..., tensor.clone())"
+            f"{what} was made by expand(), so that several of its numbers lie in one place, and neither an average nor "
+            f"a state can be written into it: {instead}"
         )
 
 

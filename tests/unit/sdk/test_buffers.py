@@ -31,6 +31,16 @@ def test_a_buffer_that_no_average_can_be_written_into_is_refused_by_name(buffer:
             coordinator.register(*training(buffer))
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_parameter_that_no_state_can_be_written_into_is_refused_by_name(trained: bool) -> None:
+    model = torch.nn.Linear(2, 3)
+    model.bias = torch.nn.Parameter(torch.zeros(1).expand(3), requires_grad=trained)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ValueError, match=r"'model\.bias' was made by expand\(\).*Parameter\(tensor\.clone\(\)\)"):
+            coordinator.register(model, optimizer)
+
+
 def test_unsigned_counters_are_averaged_and_integers_that_are_too_large_either_way_are_told() -> None:
     def script(start: int, dtype: torch.dtype, socket: Path) -> list[int]:
         model, optimizer = training(torch.tensor([start, 4], dtype=dtype))
