@@ -36,7 +36,7 @@ from chaos.frameworks.torch_gradients import odd_gradient, read_gradients, write
 from chaos.frameworks.torch_local import TorchLocalTraining
 from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
 from chaos.frameworks.torch_pieces import GradientsAsTheyCome
-from chaos.frameworks.torch_rates import check_rates, multiplied_rates
+from chaos.frameworks.torch_rates import check_rates, check_schedules, multiplied_rates
 from chaos.frameworks.torch_state import (
     OptimizerState,
     TensorItem,
@@ -83,6 +83,7 @@ class TorchFramework:
         and are no part of the state. Raises ValueError on what cannot be averaged, naming it."""
         self._optimizers = dict(sorted(optimizers.items()))
         self._schedulers = dict(schedulers)
+        check_schedules(self._optimizers, self._schedulers)
         self._set_to_none, self._compare_frozen = set_to_none, compare_frozen
         self._on_average, self._on_update = on_average, on_update
         self._parameters: dict[str, torch.Tensor] = {}

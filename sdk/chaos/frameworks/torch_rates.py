@@ -1,4 +1,5 @@
-"""Learning rates of torch optimizers, multiplied for one step: the registered rates and their schedules stay."""
+"""Learning rates of torch optimizers: whose a schedule moves, and how they are multiplied for one step, so that the
+registered rates and their schedules stay."""
 
 from __future__ import annotations
 
@@ -16,6 +17,19 @@ def check_rates(optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
             raise ValueError(
                 f"lr_rule= multiplies learning rates, and {name} ({type(optimizer).__name__}) has none under 'lr': "
                 "leave lr_rule= away, or register an optimizer that has"
+            )
+
+
+def check_schedules(optimizers: Mapping[str, torch.optim.Optimizer], schedulers: Mapping[str, Any]) -> None:
+    """Raises ValueError for a schedule that moves the rates of another optimizer: those of the registered ones would
+    stay as they are."""
+    for name, scheduler in schedulers.items():
+        groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)  # it may be wrapped
+        if groups is not None and all(groups is not optimizer.param_groups for optimizer in optimizers.values()):
+            raise ValueError(
+                f"{name} ({type(scheduler).__name__}) was made of an optimizer that is not registered, so the learning "
+                "rates of the registered ones would stay as they are: make the schedule of the optimizer that is given "
+                "to register(), after that was made"
             )
 
 

@@ -301,3 +301,12 @@ def test_weight_that_the_daemon_does_not_know_is_not_told(socket_file: Path) -> 
         coordinator.close(graceful=False)
     assert told == [[0.0, 0.0], [6.0, 1.0], [0.0, 0.0]]
     assert script.factors == {1: 1.0, 2: 2.0, 3: 2.0}
+
+
+def test_a_schedule_of_another_optimizer_is_refused() -> None:
+    """The optimizer was made anew after it, say: nobody's learning rate would move."""
+    model = torch.nn.Linear(2, 1)
+    schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ValueError, match=r"scheduler \(StepLR\) was made of an optimizer that is not registered"):
+            coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.1), schedule)
