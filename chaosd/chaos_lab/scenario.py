@@ -217,6 +217,10 @@ def _check_placeholders(path: Path, scenario: Scenario) -> None:
 def _explain(path: Path, detail: object) -> str:
     assert isinstance(detail, dict)
     place = ".".join(str(part) for part in detail["loc"]) or "scenario"
+    if detail["type"] == "missing":  # what is shown as given would be the table that lacks it
+        return f"{path}: {place}: is missing"
+    if detail["type"] == "extra_forbidden":
+        return f"{path}: {place}: there is no such field"
     shown = repr(detail.get("input"))
     given = f" = {shown}" if len(shown) <= 60 else ""
     return f"{path}: {place}{given}: {detail['msg'].removeprefix('Value error, ')}"

@@ -75,7 +75,8 @@ def test_the_churn_scenario_has_every_kind_of_trouble() -> None:
         ('[[actions]]\ndo = "partition"\nsites = ["a"]\none_way = true', ["one_way is for 'cut' and 'shape'"]),
         ("[redraw]\nrate_mbit = [5, 4]", ["redraw", "rate_mbit = [least, most]"]),
         ("[redraw]\nevery_s = 0", ["redraw.every_s", "= 0"]),
-        ("[checks]\nrounds = 3", ["checks.rounds"]),
+        ("[checks]\nrounds = 3", ["checks.rounds: there is no such field"]),
+        ("[[links]]\nrate_mbit = 5", ["links.1.between: is missing"]),
         ("[checks]\nrounds_at_least = 0", ["checks.rounds_at_least", "= 0"]),
     ],
 )
