@@ -7,16 +7,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
-from lightning.pytorch import Trainer as LightningTrainer
 from peft import LoraConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from tests.unit.sdk.small_trainers import Module, both, fitted, rows, tiny
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from chaos import DiLoCo, Refused
 from chaos.integrations.accelerate import join
@@ -28,18 +27,6 @@ from chaos.integrations.transformers import ChaosCallback
 from chaos.testing import LocalRun
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "integrations"
-
-
-def tiny(seed: int = 0) -> GPT2LMHeadModel:
-    torch.manual_seed(seed)
-    size: dict[str, Any] = {"vocab_size": 16, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
-    size |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return GPT2LMHeadModel(GPT2Config(**size, bos_token_id=0, eos_token_id=0))
-
-
-def rows(count: int) -> list[dict[str, torch.Tensor]]:
-    pieces = torch.randint(16, (count, 8), generator=torch.Generator().manual_seed(count))
-    return [{"input_ids": piece, "labels": piece} for piece in pieces]
 
 
 class Watched(TrainerCallback):  # type: ignore[misc]
@@ -90,31 +77,6 @@ def trained(
     finally:
         callback.coordinator.close()
     return trainer, callback
-
-
-def both(first: Callable[[], Any], second: Callable[[], Any], second_may: threading.Event) -> tuple[Any, Any]:
-    """The second begins when `second_may` is set."""
-    results: list[Any] = [None, None]
-
-    def run(index: int, script: Callable[[], Any]) -> None:
-        try:
-            results[index] = script()
-        except BaseException as error:
-            results[index] = error
-
-    def later() -> Any:
-        assert second_may.wait(60)
-        return second()
-
-    threads = [threading.Thread(target=run, args=pair) for pair in ((0, first), (1, later))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results[0], results[1]
 
 
 def test_a_trainer_that_joins_late_goes_on_in_the_middle_of_the_schedule_and_ends_with_the_others(
@@ -293,151 +255,6 @@ def test_accelerate_says_what_was_not_prepared() -> None:
         join(accelerator, model, prepared, standalone=True)
     with pytest.raises(ValueError, match="clip_grad_norm_ in the loop"):
         join(accelerator, model, optimizer, sync=DiLoCo(every=2), max_grad_norm=1.0, standalone=True)
-
-
-class Module(__import__("lightning").LightningModule):  # type: ignore[misc]
-    def __init__(self, seed: int = 0, interval: str = "step") -> None:
-        super().__init__()
-        self.model, self.interval = tiny(seed), interval
-        self.counted: list[int] = []
-
-    def training_step(self, batch: Any, index: int) -> Any:
-        self.counted.append(self.trainer.global_step)
-        return self.model(**batch).loss
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
-        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=10)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": self.interval}}
-
-
-def fitted(
-    module: Module, callbacks: list[Any], *, data: int = 24, resume: Path | None = None, **arguments: Any
-) -> LightningTrainer:
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = LightningTrainer(
-        accelerator="cpu",
-        devices=1,
-        enable_model_summary=False,
-        callbacks=callbacks,
-        **{**quiet, "max_steps": 20, **arguments},
-    )
-    loader = torch.utils.data.DataLoader(rows(data), batch_size=4)
-    trainer.fit(module, loader, ckpt_path=resume, weights_only=False if resume else None)
-    return trainer
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_lightning_trainer_that_joins_late_counts_the_steps_of_the_run() -> None:
-    early, late = Module(), Module(seed=5)
-    holds, joined = threading.Event(), threading.Event()
-
-    class Holds(LightningChaos):
-        def on_train_batch_end(self, trainer: Any, module: Any, *what: Any) -> None:
-            super().on_train_batch_end(trainer, module, *what)
-            while trainer.global_step == 8 and not joined.is_set():
-                holds.set()
-                self.coordinator.check_state_replication()
-                time.sleep(0.01)
-
-    class Joins(LightningChaos):
-        def on_train_batch_start(self, *what: Any) -> None:
-            joined.set()
-
-    def end(chaos: LightningChaos, module: Module, **more: Any) -> tuple[int, str]:
-        trainer = fitted(module, [chaos], gradient_clip_val=0.1, **more)
-        chaos.coordinator.close()
-        return trainer.global_step, chaos.coordinator.state_digest()
-
-    with LocalRun(sites=1) as run:
-        mine, theirs = both(
-            lambda: end(Holds(socket=str(run.socket)), early),
-            lambda: end(Joins(socket=str(run.socket)), late, data=12),
-            holds,
-        )
-    assert mine == theirs and mine[0] == 20
-    assert early.counted == list(range(20)) and late.counted == list(range(late.counted[0], 20))
-    assert late.counted[0] == 8
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_lightning_alone_is_lightning_without_it_bit_for_bit() -> None:
-    plain, ours = Module(), Module()
-    chaos = LightningChaos(standalone=True)
-    fitted(plain, [], gradient_clip_val=0.1)
-    trainer = fitted(ours, [chaos], gradient_clip_val=0.1)
-    chaos.coordinator.close()
-    assert trainer.gradient_clip_val == 0.1 and trainer.lr_scheduler_configs[0].frequency == 1
-    for name, value in plain.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], value), name
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("scheduled", [True, False])
-def test_a_lightning_trainer_that_goes_on_from_a_checkpoint_makes_the_steps_that_are_left(
-    scheduled: bool, tmp_path: Path
-) -> None:
-    """Also one that comes to it without the checkpoint counts as the run does."""
-
-    class Kind(Module):
-        def configure_optimizers(self) -> Any:
-            made = super().configure_optimizers()
-            return made if scheduled else made["optimizer"]
-
-    fitted(Kind(), [], max_steps=8, enable_checkpointing=True, default_root_dir=tmp_path).save_checkpoint(
-        tmp_path / "at-8.ckpt"
-    )
-    resumed, fresh = Kind(), Kind(seed=5)
-
-    holds = threading.Event()
-
-    class Holds(LightningChaos):
-        def on_train_batch_start(self, *what: Any) -> None:
-            while not fresh.counted and self.coordinator.steps == 2:
-                holds.set()
-                self.coordinator.check_state_replication()
-                time.sleep(0.01)
-
-    def end(chaos: LightningChaos, module: Module, checkpoint: Path | None) -> tuple[int, str]:
-        trainer = fitted(module, [chaos], resume=checkpoint)
-        chaos.coordinator.close()
-        return trainer.global_step, chaos.coordinator.state_digest()
-
-    with LocalRun(sites=1) as run:
-        mine, theirs = both(
-            lambda: end(Holds(socket=str(run.socket)), resumed, tmp_path / "at-8.ckpt"),
-            lambda: end(LightningChaos(socket=str(run.socket)), fresh, None),
-            holds,
-        )
-    assert mine == theirs and mine[0] == 20
-    assert resumed.counted == list(range(8, 20)) and fresh.counted == list(range(10, 20))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_batch_that_a_lightning_module_leaves_out_gives_nothing() -> None:
-    class Skips(Module):
-        def training_step(self, batch: Any, index: int) -> Any:
-            return super().training_step(batch, index) if len(self.counted) != 2 or index != 2 else None
-
-    chaos = LightningChaos(standalone=True)
-    module, gave = Skips(), []
-    plain = chaos.coordinator.step
-    chaos.coordinator.step = lambda **named: gave.append(named["skip"]) or plain(**named)
-    trainer = fitted(module, [chaos], max_steps=6)
-    chaos.coordinator.close()
-    assert gave == [False, False, True, False, False, False, False] and trainer.global_step == 6
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("interval", "arguments", "words"),
-    [("epoch", {}, "count its own data"), ("step", {"max_steps": -1, "max_epochs": 1}, "max_steps")],
-)
-def test_lightning_is_told_what_each_site_would_do_in_its_own_way(
-    interval: str, arguments: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        fitted(Module(interval=interval), [LightningChaos(standalone=True)], **arguments)
 
 
 def test_what_peft_was_told_is_compared_and_only_the_adapter_is_sent() -> None:

@@ -1,0 +1,126 @@
+"""Lightning's Trainer as a site of a run: whose steps count, what a checkpoint and a batch without a loss are."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.sdk.small_trainers import Module, both, fitted
+
+from chaos.integrations.lightning import ChaosLightningCallback as LightningChaos
+from chaos.testing import LocalRun
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lightning_trainer_that_joins_late_counts_the_steps_of_the_run() -> None:
+    early, late = Module(), Module(seed=5)
+    holds, joined = threading.Event(), threading.Event()
+
+    class Holds(LightningChaos):
+        def on_train_batch_end(self, trainer: Any, module: Any, *what: Any) -> None:
+            super().on_train_batch_end(trainer, module, *what)
+            while trainer.global_step == 8 and not joined.is_set():
+                holds.set()
+                self.coordinator.check_state_replication()
+                time.sleep(0.01)
+
+    class Joins(LightningChaos):
+        def on_train_batch_start(self, *what: Any) -> None:
+            joined.set()
+
+    def end(chaos: LightningChaos, module: Module, **more: Any) -> tuple[int, str]:
+        trainer = fitted(module, [chaos], gradient_clip_val=0.1, **more)
+        chaos.coordinator.close()
+        return trainer.global_step, chaos.coordinator.state_digest()
+
+    with LocalRun(sites=1) as run:
+        mine, theirs = both(
+            lambda: end(Holds(socket=str(run.socket)), early),
+            lambda: end(Joins(socket=str(run.socket)), late, data=12),
+            holds,
+        )
+    assert mine == theirs and mine[0] == 20
+    assert early.counted == list(range(20)) and late.counted == list(range(late.counted[0], 20))
+    assert late.counted[0] == 8
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_alone_is_lightning_without_it_bit_for_bit() -> None:
+    plain, ours = Module(), Module()
+    chaos = LightningChaos(standalone=True)
+    fitted(plain, [], gradient_clip_val=0.1)
+    trainer = fitted(ours, [chaos], gradient_clip_val=0.1)
+    chaos.coordinator.close()
+    assert trainer.gradient_clip_val == 0.1 and trainer.lr_scheduler_configs[0].frequency == 1
+    for name, value in plain.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], value), name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_a_lightning_trainer_that_goes_on_from_a_checkpoint_makes_the_steps_that_are_left(
+    scheduled: bool, tmp_path: Path
+) -> None:
+    """Also one that comes to it without the checkpoint counts as the run does."""
+
+    class Kind(Module):
+        def configure_optimizers(self) -> Any:
+            made = super().configure_optimizers()
+            return made if scheduled else made["optimizer"]
+
+    fitted(Kind(), [], max_steps=8, enable_checkpointing=True).save_checkpoint(tmp_path / "at-8.ckpt")
+    resumed, fresh = Kind(), Kind(seed=5)
+
+    holds = threading.Event()
+
+    class Holds(LightningChaos):
+        def on_train_batch_start(self, *what: Any) -> None:
+            while not fresh.counted and self.coordinator.steps == 2:
+                holds.set()
+                self.coordinator.check_state_replication()
+                time.sleep(0.01)
+
+    def end(chaos: LightningChaos, module: Module, checkpoint: Path | None) -> tuple[int, str]:
+        trainer = fitted(module, [chaos], resume=checkpoint)
+        chaos.coordinator.close()
+        return trainer.global_step, chaos.coordinator.state_digest()
+
+    with LocalRun(sites=1) as run:
+        mine, theirs = both(
+            lambda: end(Holds(socket=str(run.socket)), resumed, tmp_path / "at-8.ckpt"),
+            lambda: end(LightningChaos(socket=str(run.socket)), fresh, None),
+            holds,
+        )
+    assert mine == theirs and mine[0] == 20
+    assert resumed.counted == list(range(8, 20)) and fresh.counted == list(range(10, 20))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_batch_that_a_lightning_module_leaves_out_gives_nothing() -> None:
+    class Skips(Module):
+        def training_step(self, batch: Any, index: int) -> Any:
+            return super().training_step(batch, index) if len(self.counted) != 2 or index != 2 else None
+
+    chaos = LightningChaos(standalone=True)
+    module, gave = Skips(), []
+    plain = chaos.coordinator.step
+    chaos.coordinator.step = lambda **named: gave.append(named["skip"]) or plain(**named)
+    trainer = fitted(module, [chaos], max_steps=6)
+    chaos.coordinator.close()
+    assert gave == [False, False, True, False, False, False, False] and trainer.global_step == 6
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("interval", "arguments", "words"),
+    [("epoch", {}, "count its own data"), ("step", {"max_steps": -1, "max_epochs": 1}, "max_steps")],
+)
+def test_lightning_is_told_what_each_site_would_do_in_its_own_way(
+    interval: str, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        fitted(Module(interval=interval), [LightningChaos(standalone=True)], **arguments)
