@@ -67,8 +67,18 @@ class TorchLocalTraining:
                 for name in optimizers:
                     self._step_at_home(name)
                 self._schedule(advance)
+            else:
+                self._undo_statistics()
             self._clear_gradients()
         return f"the gradient of {odd!r} is not finite" if odd else ""
+
+    def _undo_statistics(self) -> None:
+        """The forward pass of a step that is left out may have put a NaN into running statistics, which keep it: those
+        are as the last round left them, or all of the phase would be lost with that step."""
+        with torch.no_grad():
+            for buffer in self._buffers:
+                if buffer.live.is_floating_point() and not torch.isfinite(buffer.live).all():
+                    buffer.restore()
 
     def _step_at_home(self, name: str) -> None:
         """What an optimizer counts among its options (a step, an estimate) follows from this site's gradients, like its

@@ -12,7 +12,7 @@ import torch
 from tests.unit.sdk.fake_daemon import FakeDaemon
 from tests.unit.sdk.line import Line, ShortFolder
 
-from chaos import Coordinator, EveryStep, LocalSGD, NothingFinite
+from chaos import Coordinator, DiLoCo, EveryStep, LocalSGD, NothingFinite
 from chaos.finite import PIECE_BYTES, first_not_finite
 from chaos.skipped import BY_THE_SCRIPT, SKIPS_SINCE, TRIES_MAX, SkippedRounds
 from chaos.sync import SyncMode
@@ -215,3 +215,20 @@ def test_a_void_result_moves_the_round_and_nothing_else() -> None:
             assert line.step(math.nan)
             assert line.coordinator.round == 1 and line.coordinator.state_digest() == before
             assert line.applied == [] and line.coordinator.gradients["weights"].tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("mode", [LocalSGD(every=4), DiLoCo(every=8, fragments=2, delay=1)], ids=["whole", "in parts"])
+def test_a_nan_that_the_forward_pass_left_in_statistics_costs_one_local_step(
+    mode: SyncMode, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    with Coordinator(standalone=True, handle_signals=False, sync=mode) as coordinator:
+        coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for step in range(8):
+            inputs = torch.randn(4, 2, generator=torch.Generator().manual_seed(step))
+            model(inputs * (math.nan if step == 1 else 1.0)).square().sum().backward()
+            assert coordinator.step()
+        assert coordinator.round == 2
+    told = capfd.readouterr().err
+    assert "1 of 4 local steps of round 1 were left out" in told and "weight 0" not in told
+    assert torch.isfinite(model[1].running_mean).all()
