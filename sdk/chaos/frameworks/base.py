@@ -134,6 +134,11 @@ class LocalTraining(Protocol):
         cleared. Returns why nothing was done (a gradient is not finite, by name); empty: it was done."""
         ...
 
+    def leave_out(self, advance: int) -> None:
+        """A step that is not made: its gradients are cleared, and buffers that its forward pass left without numbers
+        are as at the end of the last round. The schedule goes on all the same: it is the run's clock."""
+        ...
+
     @property
     def has_hook(self) -> bool:
         """`finish` runs a function of the user."""

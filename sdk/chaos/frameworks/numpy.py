@@ -194,6 +194,9 @@ class NumpyLocalTraining:
         self._framework.discard()
         return f"{odd} is not finite" if odd else ""
 
+    def leave_out(self, advance: int) -> None:
+        self._framework.discard()
+
     def close_phase(self, steps: int) -> None:
         """Arrays have no schedule."""
 

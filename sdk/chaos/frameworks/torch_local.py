@@ -67,10 +67,17 @@ class TorchLocalTraining:
                 for name in optimizers:
                     self._step_at_home(name)
                 self._schedule(advance)
-            else:
-                self._undo_statistics()
+                self._clear_gradients()
+        if not odd:
+            return ""
+        self.leave_out(advance)
+        return f"the gradient of {odd!r} is not finite"
+
+    def leave_out(self, advance: int) -> None:
+        with self._watch.update():
+            self._undo_statistics()
+            self._schedule(advance)
             self._clear_gradients()
-        return f"the gradient of {odd!r} is not finite" if odd else ""
 
     def _undo_statistics(self) -> None:
         """The forward pass of a step that is left out may have put a NaN into running statistics, which keep it: those

@@ -173,7 +173,7 @@ class LocalStepsSession:
         advance = self._pace.stepped()
         counts = self._data is None or self._data.stepped(part.counted)
         if part.skip or not counts:
-            self._framework.discard()
+            self._local.leave_out(advance)
             why = "the script skips it" if part.skip else "others have its samples now"
         else:
             names = part.optimizers

@@ -217,6 +217,25 @@ def test_averaged_weights_and_a_constraint_belong_into_on_update(counted: bool) 
         assert mean, "the averaged weights reach a joiner"
 
 
+@pytest.mark.parametrize("by_nan", [False, True])
+def test_a_step_that_is_left_out_moves_the_schedule_and_keeps_the_statistics_of_its_phase(by_nan: bool) -> None:
+    """The learning rate of the next step is that of the run's clock, whatever this site did."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    counted, rates = [], []
+    with Coordinator(standalone=True, handle_signals=False, verbose=False, sync=LocalSGD(every=4)) as coordinator:
+        coordinator.register(model, optimizer, scheduler)
+        for step in range(1, 5):
+            model(torch.randn(4, 3)).sum().backward()
+            if step == 3 and by_nan:
+                model[0].bias.grad.fill_(float("nan"))
+            assert coordinator.step(skip=step == 3 and not by_nan)
+            counted.append(int(model[1].num_batches_tracked))
+            rates.append(optimizer.param_groups[0]["lr"])
+    assert counted == [1, 2, 3, 4] and rates == [0.5, 0.25, 0.125, 0.0625]
+
+
 class Counts(torch.optim.SGD):  # type: ignore[misc]
     """Keeps what it has counted among its options, as some optimizers do."""
 
