@@ -72,7 +72,8 @@ def test_a_lightning_trainer_that_goes_on_from_a_checkpoint_makes_the_steps_that
             made = super().configure_optimizers()
             return made if scheduled else made["optimizer"]
 
-    fitted(Kind(), [], max_steps=8, enable_checkpointing=True).save_checkpoint(tmp_path / "at-8.ckpt")
+    first = fitted(Kind(), [], max_steps=8, enable_checkpointing=True, default_root_dir=tmp_path)
+    first.save_checkpoint(tmp_path / "at-8.ckpt")
     resumed, fresh = Kind(), Kind(seed=5)
 
     holds = threading.Event()
