@@ -114,10 +114,13 @@ def up(
         fail(str(error), EXIT_USAGE)
     except OSError as error:
         fail(f"cannot make a site: {explain(error)}", EXIT_USAGE)
-    run, peer = (shlex.quote(word) for word in (config.run, f"{config.name}={site}@{config.advertise}"))
+    own = shlex.quote(f"{config.name}={site}@{config.advertise}")
     if directory is None and not new:
         typer.echo(f"this is the site of {path}; a further one on this machine: chaosd up FOLDER")
-    typer.echo(JOIN.format(site=site, run=run, peer=peer, address=config.advertise, words=words_of(site)), nl=False)
+    typer.echo(
+        JOIN.format(site=site, run=shlex.quote(config.run), peer=own, address=config.advertise, words=words_of(site)),
+        nl=False,
+    )
     from chaosd.daemon import run_daemon
 
     def daemon() -> int:

@@ -6,14 +6,14 @@ import json
 import re
 import sys
 import types
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 import typer
 from tests.unit.daemon.api.local_api import HERE, THERE, FakeControl, sample_status, served
-from typer.testing import CliRunner, Result
+from tests.unit.daemon.cli.invoking import Run, away, run
+from typer.testing import CliRunner
 
 from chaosd.api.status import EventRecord, Outcome, Status
 from chaosd.cli.app import app
@@ -23,28 +23,7 @@ from chaosd.config.model import ConfigError, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError
 from chaosd.storage.journal.journal import JournalError
 
-Run = Callable[..., Result]
-
-
-@pytest.fixture(autouse=True)
-def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No chaosd.toml in the working directory, no daemon in the default data directory, a wide and plain terminal."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
-    monkeypatch.setenv("COLUMNS", "150")
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("TERM", "dumb")
-
-
-@pytest.fixture
-def run() -> Run:
-    def invoke(*words: object, code: int = 0) -> Result:
-        result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-        assert result.exit_code == code, result.output
-        return result
-
-    return invoke
+__all__ = ["away", "run"]
 
 
 def test_status_shows_sites_links_scheduler_round_and_worker(run: Run, tmp_path: Path) -> None:
@@ -186,39 +165,6 @@ def test_leave_passes_the_reason_on(run: Run, tmp_path: Path) -> None:
     with served(tmp_path / "api.sock", control):
         run("leave", "--reason", "maintenance", "--data-dir", tmp_path)
     assert control.asked == [("leave", "maintenance")]
-
-
-def test_recover_passes_on_what_the_operator_decides(run: Run, tmp_path: Path) -> None:
-    control = FakeControl()
-    with served(tmp_path / "api.sock", control):
-        run("recover", "--from", "st. mary: east:5200", "--data-dir", tmp_path)
-        run("recover", "--anew", "--data-dir", tmp_path)
-    assert control.asked == [("recover", "st. mary: east", 5200), ("recover", "", 0)]
-
-
-def test_recover_without_a_decision_shows_what_there_is_to_decide(run: Run, tmp_path: Path) -> None:
-    """when-something-stands sends an operator here, who must not be asked for a choice that he does not know yet."""
-    control = FakeControl()
-    with served(tmp_path / "api.sock", control):
-        assert "nothing to recover" in run("recover", "--data-dir", tmp_path).output
-        lacks = (
-            "no member that trains has the state of round 140; waiting for beta (the newest here: round 90 at alpha)"
-        )
-        control.current = msgspec.structs.replace(control.current, paused=lacks, paused_cause="state-awaited")
-        told = run("recover", "--data-dir", tmp_path).output
-        assert lacks in told and "--from SITE:ROUND" in told and "all 140 rounds are given up" in told
-        assert json.loads(run("recover", "--json", "--data-dir", tmp_path).output)["paused"] == lacks
-        control.current = msgspec.structs.replace(control.current, round=0)
-        told = run("recover", "--data-dir", tmp_path).output  # of a daemon that was started since
-        assert "all that was trained is given up" in told and "what was trained after it is done again" in told
-    assert control.asked == []
-
-
-@pytest.mark.parametrize(
-    "words", [["--anew", "--from", "a:3"], ["--from", "a"], ["--from", "a:x"], ["--from", ":3"], ["--from", "a:0"]]
-)
-def test_a_decision_that_says_nothing_clear_is_wrong_usage(run: Run, words: list[str]) -> None:
-    assert "--from" in run("recover", *words, code=2).stderr
 
 
 @pytest.mark.parametrize("words", [["status"], ["events"], ["events", "-f"], ["link", "add", "x"], ["leave"]])
