@@ -41,3 +41,9 @@ WITHOUT_MIRRORS = Patch(
     "chaos_protocols.scheduler.restore_point:RestorePoint._nobody_trains", "return not in_memory or", "return True or"
 )
 """Row 50: who is taken over while a mirror may bring a worker back. It hides row 43."""
+ASKS_FOR_EVER = Patch(
+    "chaos_protocols.scheduler.round_resolution:RoundResolution.step",
+    "if self._repeated[site] > REPEATED_MAX",
+    "if False",
+)
+"""Spec 10.4: a site that never says how far it is. Its removal hides rows 18, 38 and 49."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.planting import Patch
-from tests.simulation.undoing import PARTICIPATION, WAITS_FOR_EVER, Undone
+from tests.simulation.undoing import ASKS_FOR_EVER, PARTICIPATION, WAITS_FOR_EVER, Undone
 
 SCHEDULER = "chaos_protocols.scheduler"
 FAILURES = f"{SCHEDULER}.failures:FailureDetector"
@@ -202,6 +202,7 @@ EARLY = (
             Patch(
                 "chaos_protocols.links.link_state:LinkStateTable.silent", "return (self", "return False and (self"
             ),  # row 49
+            ASKS_FOR_EVER,
         ),
         stories=("40", "69"),
     ),

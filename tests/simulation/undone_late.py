@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.planting import Patch
-from tests.simulation.undoing import LEAVING, WAITS_ALONE, WAITS_FOR_EVER, WITHOUT_MIRRORS, Undone
+from tests.simulation.undoing import ASKS_FOR_EVER, LEAVING, WAITS_ALONE, WAITS_FOR_EVER, WITHOUT_MIRRORS, Undone
 
 RESOLUTION = "test_round_resolution"
 OUTSIDERS = "test_outsiders"
@@ -91,6 +91,7 @@ LATE = (
             Patch(
                 "chaos_protocols.links.desired:DesiredLinks._let_go", "if up and neighbour is not None:", "if False:"
             ),
+            ASKS_FOR_EVER,
         ),
         stories=("107",),
         test="test_participation:test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it",
@@ -196,6 +197,7 @@ LATE = (
         row=49,
         patches=(
             Patch("chaos_protocols.links.link_state:LinkStateTable.silent", "return (self", "return False and (self"),
+            ASKS_FOR_EVER,
         ),
         stories=("117",),
     ),
