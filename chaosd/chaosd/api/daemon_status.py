@@ -172,7 +172,8 @@ def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
         software = machine.network.versions.software_of(record.site)
         if record.site == machine.site:
             done, phase, software = machine.rounds.completed_round, machine.rounds.phase.value, version()
-            state = machine.membership.state.value  # after a leave the roster may be one of before, until it joins
+            if not machine.membership.in_roster:  # after a leave the roster may be one of before, until it joins
+                state = machine.membership.state.value
             age_s = 0.0
         elif (heard := machine.network.steps.of(record.site)) is not None:
             done, phase, age_s = heard.round, heard.phase, max(0.0, driver.now_s() - heard.at_s)
