@@ -59,8 +59,8 @@ KEYS = (
             ),
         ),
         breaks=(8, 11),
-        first=331,
-        seeds=332,
+        first=104,
+        seeds=105,
         sites=3,
     ),
 )
