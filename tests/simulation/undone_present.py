@@ -204,4 +204,15 @@ PRESENT = (
         ),
         test="test_naming:test_a_newcomer_names_the_run_that_its_peer_names_which_was_away_when_that_was_agreed",
     ),
+    Undone(
+        row=152,
+        patches=(
+            Patch(
+                "chaos_protocols.state.restore:StateRestore.abandon",
+                "self._called_off = self.running",
+                "pass",
+            ),
+        ),
+        test="test_called_off_restore:test_a_state_that_a_worker_loads_while_its_site_is_removed_is_said_to_be_there",
+    ),
 )

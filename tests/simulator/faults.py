@@ -330,16 +330,14 @@ def one_falls_silent(world: World) -> None:
         return
     silent, oracles = world.nodes[random.Random(f"silent/{world.seed}").choice(far)], world.oracles
     world.tell(f"!! {silent.name} falls silent")
-    near_it = roster.neighbours(silent.site)  # type: ignore[arg-type]
-    patience_s = max(_patience_s(world, one, silent) for one in near_it)
+    patience_s = max(_patience_s(world, one, silent) for one in roster.neighbours(SiteId(silent.site)))
     silent.stop(for_good=True)
     limit_s = patience_s + (NOTICED_TIMEOUTS - 1.0) * world.settings.failure_timeout_s
     if scheduler.reachable(sound=True) != scheduler.reachable():  # no vote of theirs counts for so long (spec 7.4)
         limit_s += 2 * world.settings.cut_off_s
     gone = world.run_until(lambda: not _in_roster(world, silent), limit_s=limit_s)
     if not gone and scheduler is not _scheduler_of(world.nodes[scheduler.site]):
-        # Its words to a majority went by way of the silent one, for longer than a scheduler waits for them (spec 5.10):
-        # another one is elected, and decides.
+        # Its words to a majority went by way of the silent one for too long (spec 5.10): another one decides.
         more_s = NOTICED_TIMEOUTS * world.settings.failure_timeout_s
         limit_s += more_s
         gone = world.run_until(lambda: not _in_roster(world, silent), limit_s=more_s)
@@ -353,11 +351,13 @@ def one_falls_silent(world: World) -> None:
 
 
 def _needs(world: World, silent: Node) -> bool:
-    """Its voters were extended by the silent one while nobody had noticed yet: without it there is no majority, and it
-    stands, as is said (spec 5.12)."""
+    """Its voters were extended by the silent one, or by one to which only that leads, while nobody had noticed yet:
+    without it there is no majority, and it stands, as is said (spec 5.12)."""
     machines = [one.machine for one in world.nodes.values() if one.machine is not None and one is not silent]
     voters = [one.replica.configuration.voters for one in machines]
-    return any(silent.site in one and len(one) - 1 < majority(len(one)) for one in voters)
+    led = [one for one in machines if one.scheduler.leading]
+    left = {site for one in led for site in (one.site, *one.network.reachable())} or {one.site for one in machines}
+    return any(silent.site in one and len(left.intersection(one)) < majority(len(one)) for one in voters)
 
 
 def _patience_s(world: World, site: SiteId, silent: Node) -> float:
@@ -371,7 +371,7 @@ def _patience_s(world: World, site: SiteId, silent: Node) -> float:
 
 
 def _holds_together_without(roster: Roster, site: SiteId) -> bool:
-    """Where the others fall apart there may be no majority of the voters that hears of anything."""
+    """Where the others fall apart there may be no majority that hears of anything."""
     others = [one for one in roster.member_ids() if one != site]
     return connects(others, (), [link for link in roster.links if site not in link.key])
 

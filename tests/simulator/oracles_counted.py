@@ -123,8 +123,8 @@ class CountedOracle:
     def _could_catch_up(self, node: Node, counted: set[SiteId]) -> bool:
         """Its daemon and its worker answer, and a neighbour has the state: nothing but the rules keeps it out."""
         machine = node.machine
-        if node.site == self._world.muteness.site:
-            return False
+        if self._world.muteness.site:
+            return False  # that one hears nothing, and a transfer to it may hold up the others' until it is given up
         if machine is None or node.stopped or machine.leaving or node.listening is None or not node.odd.computes:
             return False
         return any(site in counted for site in node.connections)

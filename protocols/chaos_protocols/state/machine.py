@@ -244,14 +244,17 @@ class WorkerState:
         what begins now that its region is free."""
         self.session.region.loaded(round_number)
         loaded, fetch = self.fetch.loaded(round_number), self.fetch
-        if self.restore.loaded(round_number):
-            loaded = Loaded(transfer="", lineage=self._membership.roster.restore_epoch)
+        restored = self.restore.loaded(round_number)
+        if restored is not None and (loaded is None or not restored.cancelled):
+            loaded = Loaded(transfer="", lineage=restored.lineage)
         if loaded is None:
             return False, self._region_given()
         self.session.has(round_number)  # also if it was given up meanwhile: it may be the newest state there is
         self._reached.holds(loaded.lineage, round_number, self._membership.roster)
         self.last.state_came()
-        return not loaded.transfer or fetch.is_running(loaded.transfer), self._region_given()
+        called_off = restored is not None and restored.cancelled
+        goes_on = fetch.is_running(loaded.transfer) if loaded.transfer else not called_off
+        return goes_on, self._region_given()
 
     def worker_applied(self, round_number: int) -> None:
         """The worker's state is that of the end of that round; before it gets the next result, say whether to keep a
@@ -342,7 +345,8 @@ class WorkerState:
         if not self.restore.is_running(attempt) or not self.session.present:
             return StateComes.FROM_HERE
         self.fetch.filled()
-        return StateComes.FROM_HERE if self.restore.ready() else self._from_elsewhere()
+        loads = self.restore.ready(self._membership.roster.restore_epoch)
+        return StateComes.FROM_HERE if loads else self._from_elsewhere()
 
     def restore_failed(self, attempt: int, reason: str) -> StateComes:
         """It does not: the next best is asked for."""

@@ -34,6 +34,8 @@ class Restoring:
     """A thread writes it into the worker's region; before, that is not free yet."""
     ready: bool = False
     """It lies in the worker's region, verified."""
+    lineage: int = 0
+    """Of the run's history to which it belonged when it lay there."""
     loaded: bool = False
     """The worker has it, and applies the results since."""
     cancelled: bool = False
@@ -52,6 +54,8 @@ class StateRestore:
         files: CheckpointFiles,
     ) -> None:
         self.running: Restoring | None = None
+        self._called_off: Restoring | None = None
+        """It had been given to the worker, which loads it all the same."""
         self._outbox = outbox
         self._rounds = rounds
         self._session = session
@@ -69,7 +73,7 @@ class StateRestore:
 
     def worker_lost(self, reason: str) -> None:
         """Nothing is restored to a worker that is gone; the next one is told why."""
-        self.running = None
+        self.running = self._called_off = None
         self._lost_because = reason
 
     def new_copy(self) -> None:
@@ -115,6 +119,8 @@ class StateRestore:
         if self.running is None:
             return
         self.running.cancelled = True
+        if self.running.ready and not self.running.loaded:
+            self._called_off = self.running
         if self.running.ready or not self.running.begun:
             self.running = None
 
@@ -122,11 +128,12 @@ class StateRestore:
         """It is the present one, and not one of before."""
         return self.running is not None and self.running.attempt == attempt
 
-    def ready(self) -> bool:
-        """The state lies in the worker's region: it loads it. False: it was abandoned meanwhile, the region is free."""
+    def ready(self, lineage: int) -> bool:
+        """The state lies in the worker's region: it loads it. False: it was abandoned meanwhile, the region is free.
+        `lineage`: of the run's present history."""
         restoring = self.running
         assert restoring is not None
-        restoring.ready = True
+        restoring.ready, restoring.lineage = True, lineage
         if restoring.cancelled:
             self.running = None
             return False
@@ -146,13 +153,17 @@ class StateRestore:
         subject = f"{where} of round {restoring.round}"
         self._outbox.record("restore", self._outbox.facts.name, subject, "failed", restoring.started_s, reason)
 
-    def loaded(self, round_number: int) -> bool:
-        """The worker has the state that it was given here."""
+    def loaded(self, round_number: int) -> Restoring | None:
+        """What the worker was given here and has now, `cancelled` if that was called off meanwhile; None: nothing."""
         restoring = self.running
-        if restoring is None or not restoring.ready or restoring.round != round_number:
-            return False
-        restoring.loaded = True
-        return True
+        if restoring is not None and restoring.ready and restoring.round == round_number:
+            restoring.loaded = True
+            return restoring
+        called_off = self._called_off
+        if called_off is None or called_off.round != round_number:
+            return None
+        self._called_off = None
+        return called_off
 
     def caught_up(self) -> bool:
         """Whether the worker caught up by what lay here: then the restoring ends."""
