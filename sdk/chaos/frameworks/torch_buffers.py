@@ -9,6 +9,7 @@ import torch
 
 from chaos.errors import ChangedOutside
 from chaos.frameworks.base import Bytes
+from chaos.frameworks.torch_gradients import is_expanded
 from chaos.frameworks.torch_state import load_bytes
 
 EXACT_INTEGER_MAX = 1 << 53
@@ -82,8 +83,7 @@ def check_writable(name: str, tensor: torch.Tensor) -> None:
 
 def check_places(what: str, tensor: torch.Tensor, instead: str) -> None:
     """Raises ValueError for a tensor of which several numbers lie in one place."""
-    strides = tensor.stride() if tensor.layout is torch.strided else tensor.shape
-    if any(size > 1 and not step for size, step in zip(tensor.shape, strides, strict=True)):
+    if tensor.layout is torch.strided and is_expanded(tensor):
         raise ValueError(
             f"{what} was made by expand(), so that several of its numbers lie in one place, and neither an average nor "
             f"a state can be written into it: {instead}"

@@ -37,7 +37,12 @@ def _is_writable(gradient: torch.Tensor) -> bool:
     `torch.autograd.grad` gives for a sum."""
     if gradient.is_sparse or gradient.is_contiguous():
         return not gradient.is_sparse
-    return not any(size > 1 and not step for size, step in zip(gradient.shape, gradient.stride(), strict=True))
+    return not is_expanded(gradient)
+
+
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether several numbers of a dense tensor lie in one place, as in what `expand()` makes."""
+    return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def odd_gradient(named: Iterable[tuple[str, torch.Tensor | None]]) -> str:
