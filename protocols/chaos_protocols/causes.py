@@ -73,10 +73,10 @@ class Cause(Enum):
     )  # fmt: skip
     RUN_WITHOUT_SCHEDULER = Meaning(
         "run-without-scheduler", Place.WAITS,
-        "asking to join: linked with {sites}, where no scheduler is known at the moment; the run waits for a majority "
-        "of its voters",
+        "asking to join: linked with {sites}, and no scheduler of the run answers: it has none at the moment, or no "
+        "way leads to it",
         "the voters of the run",
-        "look at `chaosd status` of one of these sites: it names the voters that are missing",
+        "look at `chaosd status` of one of these sites: it says what the run waits for, and for whom",
     )  # fmt: skip
     ADMISSION = Meaning(
         "admission", Place.WAITS,
@@ -162,10 +162,10 @@ class Cause(Enum):
 
     NO_QUORUM = Meaning(
         "no-quorum", Place.WAITS,
-        "no scheduler: cannot reach {sites}; training waits for a majority of the voters{recovered}",
+        "no scheduler: {missing}; training waits for a majority of the voters{recovered}",
         "the voters that are named",
         "bring their daemons back on their data directories, or the links to them; no worker is needed. If they are "
-        "gone for good: `chaosd recover` shows what an operator can decide, and what that costs",
+        "gone for good, or their journals: `chaosd recover` shows what an operator can decide, and what that costs",
     )  # fmt: skip
     ELECTION = Meaning(
         "election", Place.WAITS,

@@ -85,12 +85,12 @@ def test_of_two_sites_the_other_goes_on_when_the_founder_is_destroyed(tmp_path: 
         assert code == 1 and "ask again when none was heard for 10 s" in told, told
         wait_for(lambda: "Not here and now" not in command(hungary)[1], "long enough", limit_s=3 * QUIET_S)
         code, told = command(hungary, *LOOK[2:])
-        assert "1 of 1 voters cannot be reached: Cleveland." in told, told
+        assert "1 of 1 voters cannot be reached, or have lost their journals: Cleveland." in told, told
         assert "chaosd recover --without Cleveland" in told and f"the state of round {stood}" in told, told
         code, told = command(hungary, "--without", "va")
         assert code == 1 and "none of the sites of the run is 'va'" in told, told
         code, told = command(hungary, "--without", "Hungary")
-        assert code == 1 and "Cleveland cannot be reached and has a vote" in told, told
+        assert code == 1 and "Cleveland cannot be reached, or has lost its journal, and has a vote" in told, told
         before = hungary.client.status().run_id
         code, told = command(hungary, *GIVE_UP[2:])
         assert code == 0 and "only member and voter now" in told, told
@@ -108,6 +108,31 @@ def test_of_two_sites_the_other_goes_on_when_the_founder_is_destroyed(tmp_path: 
         digests = end_level(cluster)
         rounds = sorted(map(int, digests))
         assert rounds == list(range(rounds[0], rounds[-1] + 1)) and rounds[0] < stood < rounds[-1], "it counts on"
+
+
+def test_of_two_sites_the_other_goes_on_when_the_founder_comes_back_without_its_journal(tmp_path: Path) -> None:
+    """Its vote is gone with the journal, though its daemon is linked and asks to join."""
+    with cluster_of(tmp_path, {"Cleveland": "Cleveland", "Hungary": "Hungary"}, min_sites=1) as cluster:
+        cleveland, hungary = cluster.sites
+        begin(cleveland, 1)
+        begin(hungary, 2)
+        goes_on(hungary, 10)
+        cleveland.kill()
+        (cleveland.folder / "journal").unlink()
+        shutil.rmtree(cleveland.folder / "checkpoints", ignore_errors=True)
+        cleveland.configure("test", bootstrap=False, trust=[hungary], peers=[hungary], start_sites=1)
+        begin(cleveland, 1)
+        lost = "Cleveland came back without its journal"
+        wait_for(lambda: lost in hungary.client.status().paused, "it stands, and says why")
+        wait_for(lambda: cleveland.client.status().paused_cause == "run-without-scheduler", "so does the other")
+        stood = reached(hungary)
+        wait_for(lambda: "Not here and now" not in command(hungary)[1], "long enough", limit_s=3 * QUIET_S)
+        code, told = command(hungary, *GIVE_UP[2:])
+        assert code == 0 and "only member and voter now" in told, told
+        goes_on(hungary, stood)
+        goes_on(cleveland, hungary.round())
+        goes_on(cleveland, cleveland.round())
+        end_level(cluster)
 
 
 def test_of_five_sites_with_three_gone_another_survivor_follows(tmp_path: Path) -> None:
@@ -131,7 +156,7 @@ def test_of_five_sites_with_three_gone_another_survivor_follows(tmp_path: Path) 
         code, told = command(hungary, *gone, "--without", "va")
         assert code == 1 and "va is in reach" in told, told
         code, told = command(hungary, *gone[:4])
-        assert code == 1 and "Switzerland cannot be reached and has a vote" in told, told
+        assert code == 1 and "Switzerland cannot be reached, or has lost its journal, and has a vote" in told, told
         stood = reached(hungary)
         code, told = command(hungary, *gone)
         assert code == 0, told

@@ -22,7 +22,8 @@ chaosd recover --anew              begins again with round 1; {all} given up
 It goes on by itself, and nothing is lost, if what it waits for comes back."""
 
 LOST = """\
-No scheduler since {since}{started} ({silent}): {missing} of {voters} voters cannot be reached: {names}.
+No scheduler since {since}{started} ({silent}): {missing} of {voters} voters cannot be reached, or
+have lost their journals: {names}.
 In reach: {near}. This site has the state of round {round}.
 
 If they come back, on their data directories, the run goes on by itself, and nothing is lost.

@@ -6,7 +6,7 @@ Driven by `SiteMachine` and used by every part that has something to say. What a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from chaos_protocols import events, wishes
 from chaos_protocols.agreement.replica import RosterReplica
@@ -271,6 +271,13 @@ class Network:
             return found
         before_s = self._outbox.now_s - 2 * self._outbox.settings.cut_off_s
         return found - {site for site, at_s in self._unsound.items() if at_s > before_s}
+
+    def without_journal(self, voters: Iterable[SiteId]) -> tuple[SiteId, ...]:
+        """Of these sites of the run the neighbours that say that they are in none. Whoever has a vote has had a roster
+        in its journal before: such a daemon has lost that, or has it elsewhere."""
+        links, up = self.links, frozenset(self.links.up_sites())
+        beats = [(site, links.neighbours[site].beat) for site in voters if site in up]
+        return tuple(site for site, beat in beats if beat is not None and beat.epoch == 0 and not beat.run_id)
 
     def link_is_up(self, one: SiteId, other: SiteId) -> bool:
         """As far as its ends have said, or this site sees. What the other end says of an earlier start of this site is

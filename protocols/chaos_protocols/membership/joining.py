@@ -28,6 +28,8 @@ class Joining:
         """The scheduler's term of the last answer."""
         self._asked_for_worker = False
         """It has asked with the model of the worker that is there."""
+        self._asked_s, self._unheard_s = float("-inf"), float("inf")
+        """When it asked last, and since when it is without an answer, though it asks again and again."""
         self._outbox = outbox
         self._replica = replica
         self._membership = membership
@@ -45,6 +47,9 @@ class Joining:
         state that its worker has; `unsaved_in`: see `JoinRequest`."""
         facts, model = self._outbox.facts, self._session.model
         assert model is not None
+        if self._outbox.now_s > self._asked_s + self._outbox.settings.waits_stale_s:
+            self._unheard_s = self._outbox.now_s
+        self._asked_s = self._outbox.now_s
         self.asked = self._asked_for_worker = True
         return JoinRequest(
             name=facts.name,
@@ -61,12 +66,19 @@ class Joining:
             unsaved_in=unsaved_in,
         )
 
+    @property
+    def is_unheard(self) -> bool:
+        """It asks, and has had no answer for long: whoever has given the last one, or was named to be asked, is gone."""
+        outbox = self._outbox
+        return self._asked_s >= self._unheard_s and outbox.now_s - self._unheard_s > outbox.settings.waits_stale_s
+
     def answered(self, answer: JoinAnswer) -> str:
         """A refusal is told once. Why the worker that is there has to be sent away, for good; empty: it need not."""
         outbox = self._outbox
         if answer.incarnation != outbox.facts.incarnation or self._is_about_a_former_worker(answer):
             return ""
         self._answered_in = answer.term or self._answered_in
+        self._unheard_s = self._outbox.now_s
         self.answer = Cause.ADMISSION.told() if answer.accepted else Why(by_code(answer.cause), answer.reason)
         if answer.accepted or answer.reason == self._refusal:
             return ""

@@ -135,13 +135,17 @@ class Pause:
             return Cause.TWO_RUNS.told(runs=told)
         if self._state.is_unsure:
             return Cause.SCRIPT_ANSWERS.told()  # `Asking` says nothing before
+        beats = [beat for site in up if (beat := network.links.neighbours[site].beat) is not None]
+        if joining.is_unheard and any(beat.epoch > 0 for beat in beats):  # whoever was named may be gone since
+            return Cause.RUN_WITHOUT_SCHEDULER.told(sites=_named(up))
         if joining.answer is not None:
             return joining.answer
-        beats = [beat for site in up if (beat := network.links.neighbours[site].beat) is not None]
         if not beats or self._client.scheduler is not None:
             return Cause.ASKING.told()
         if any(beat.epoch > 0 for beat in beats):
             return Cause.RUN_WITHOUT_SCHEDULER.told(sites=_named(up))
+        if self._replica.was_in_run:
+            return self._why_no_scheduler()
         failed = self._failed_links()
         return Cause.NO_FOUNDER.told(sites=_named(up), links=f"; {failed}" if failed else "")
 
@@ -182,12 +186,15 @@ class Pause:
         return Cause.STATE_AWAITED.told(reason=reason)
 
     def _why_no_scheduler(self) -> Why:
-        reachable = self._network.reachable()
-        lacking = [site for site in self._replica.configuration.voters if site not in reachable]
-        if not lacking:
+        reachable, voters = self._network.reachable(), self._replica.configuration.voters
+        forgot = self._network.without_journal(voters)
+        lacking = [site for site in voters if site not in reachable and site not in forgot]
+        told = [f"cannot reach {_named(lacking)}"] if lacking else []
+        told += [f"{_named(forgot)} came back without its journal, and so without its vote"] if forgot else []
+        if not told:
             return Cause.ELECTION.told()
         way_out = self._recovered.way_out()
-        return Cause.NO_QUORUM.told(sites=_named(lacking), recovered=f"; {way_out}" if way_out else "")
+        return Cause.NO_QUORUM.told(missing=", ".join(told), recovered=f"; {way_out}" if way_out else "")
 
     def _is_without_state(self) -> bool:
         """For longer than it takes to be asked for, and nothing is on its way."""

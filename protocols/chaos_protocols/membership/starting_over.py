@@ -46,7 +46,8 @@ RULES = RULED[-1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What an operator has to know before he decides, as this site sees it. `missing`: voters that are not in reach.
+    """What an operator has to know before he decides, as this site sees it. `missing`: voters that are not in reach,
+    or came back without their journals, and so without their votes.
     `silent_s`: for how long no scheduler was heard; with `since_start`: since this daemon started. `round`: whose end
     this site's state is of. `ahead`: a site in reach that is further, and its round. `problem`: why nothing can be
     recovered here now; empty: it can."""
@@ -86,7 +87,8 @@ class StartingOver:
     def outlook(self) -> Outlook:
         """As of now."""
         replica, known = self._replica, self._whole_roster()
-        voters, near = replica.configuration.voters, self._in_reach(known)
+        voters = replica.configuration.voters
+        near = self._in_reach(known).difference(self._network.without_journal(voters))
         origin = self._outbox.facts.origin
         seen = Outlook(
             voters=voters,
@@ -230,7 +232,10 @@ class StartingOver:
         known, given = self._whole_roster(), set(without)
         if unnamed := [site for site in seen.missing if site not in given]:
             more = " ".join(f"--without {short(site)}" for site in unnamed)
-            return f"{named(unnamed)} cannot be reached and has a vote: say `{more}`, too, if it is gone for good"
+            return (
+                f"{named(unnamed)} cannot be reached, or has lost its journal, and has a vote: say `{more}`, too, if "
+                "it is gone for good"
+            )
         if self._replica.site in given:
             return "this site cannot be given up here: name the sites that are gone"
         if there := [site for site in without if site in seen.in_reach]:

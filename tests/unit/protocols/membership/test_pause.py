@@ -175,6 +175,26 @@ def test_a_run_without_a_scheduler_is_no_run_without_a_founder() -> None:
     assert why(bench).cause is Cause.RUN_WITHOUT_SCHEDULER
 
 
+def test_a_joiner_says_that_whoever_it_asks_does_not_answer() -> None:
+    """Its neighbour named a scheduler, which is gone since: the name alone is no sign of life."""
+
+    def asks(seconds: float) -> None:
+        for _ in range(round(seconds / 0.1)):
+            bench.handle(moving(B))
+            bench.hear(B, heartbeat(epoch=EPOCH, knows_you=False, scheduler=A))
+            bench.wait(0.1)
+
+    bench = joiner(B).up(B)
+    asks(SETTINGS.waits_stale_s - 0.5)
+    assert why(bench).cause is Cause.ASKING
+    asks(1.0)
+    assert why(bench).cause is Cause.RUN_WITHOUT_SCHEDULER
+    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="later", cause="resolving"))
+    assert why(bench).cause is Cause.RESOLVING
+    asks(SETTINGS.waits_stale_s + 1.0)
+    assert why(bench).cause is Cause.RUN_WITHOUT_SCHEDULER, "what it answered once is no sign of life, either"
+
+
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [

@@ -121,10 +121,21 @@ def test_a_majority_that_is_in_reach_elects() -> None:
     assert "a majority of the voters is in reach" in refusal(give_up(standing(B), C))
 
 
+def test_a_voter_that_came_back_without_its_journal_has_no_vote_and_may_be_given_up() -> None:
+    """Linked, it asks to join: of two sites the one with the vote would stop the other for good."""
+    bench = standing(B, quiet=False, voters=(B,))
+    alive(bench, B, seconds=QUIET_FACTOR * bench.machine.settings.failure_timeout_s + 1.0, scheduler=None, epoch=0)
+    why = bench.machine.participation.pause.why()
+    assert why is not None and why.cause is Cause.NO_QUORUM and f"{B[:8]} came back without its journal" in why.text
+    seen = bench.machine.starting_over.outlook()
+    assert (seen.missing, seen.in_reach, seen.problem) == ((B,), (), "")
+    (_,) = of(give_up(bench, B), StartOver)
+
+
 @pytest.mark.parametrize(
     ("near", "without", "told"),
     [
-        ((), (B,), f"{C[:8]} cannot be reached and has a vote: say `--without {C[:8]}`"),
+        ((), (B,), f"{C[:8]} cannot be reached, or has lost its journal, and has a vote: say `--without {C[:8]}`"),
         ((), (B, C, A), "this site cannot be given up here"),
         ((D,), (B, C, D), f"{D[:8]} is in reach, so it is not lost: `chaosd ban`"),
         ((), (B, C, E), f"{E[:8]} is no site of the run"),
