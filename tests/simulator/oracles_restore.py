@@ -64,10 +64,10 @@ class RestoreOracle:
             for node in self._members(before)
         )
 
-    def _state(self, number: int) -> str | None:
-        """Of the run's history as it stands. A round that was resolved by sites that had all forgotten it may still be
+    def _state(self, number: int, era: Era | None = None) -> str | None:
+        """Of the run's history as it stands, or stood in that era. A round that was resolved by sites that had all forgotten it may still be
         known to a worker or a disk; what came after a state that the run went back to is void."""
-        era: Era | None = self._rounds.eras[-1]
+        era = era or self._rounds.eras[-1]
         while era is not None:
             if number in era.states:
                 return era.states[number]
@@ -95,7 +95,7 @@ class RestoreOracle:
         """The last round at which the run as it stands and as that era had it have the same state; 0: none that is
         remembered."""
         for number in range(newest, max(0, newest - ROUNDS_KEPT), -1):
-            known = self._rounds.state(era, number)
+            known = self._state(number, era)
             if known is not None and known == self._state(number):
                 return number
         return 0

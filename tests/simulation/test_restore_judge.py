@@ -1,0 +1,52 @@
+"""What the judge of invariant 10 makes of a state that the run goes back to."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.simulator.oracles_restore import RestoreOracle
+from tests.simulator.oracles_rounds import Era
+
+from chaos_protocols.wire.plans import CheckpointFacts
+
+FIRST = {number: f"s{number}" for number in range(1, 19)}
+LATER = {17: "s17"} | {number: f"t{number}" for number in range(18, 31)}
+
+
+def judged(held: dict[str, tuple[int, str]], *, chosen: str, number: int) -> list[str]:
+    """The run did 18 rounds, went on from round 17 up to 30, then back to round 2, where it stands; `held`: what each
+    site has on its disk."""
+    first = Era(3, 0, False, None, states=dict(FIRST), newest=18)
+    later = Era(15, 17, True, first, states=dict(LATER), newest=30)
+    last = Era(33, 2, True, later, states={2: "s2"})
+    nodes: dict[str, Any] = {
+        site: SimpleNamespace(
+            name=site, site=site, machine=None, worker=None,
+            keeper=SimpleNamespace(files={CheckpointFacts(lineage=3, round=number, spec_digest=""): (0, state)}),
+        )
+        for site, (number, state) in held.items()
+    }  # fmt: skip
+    broken: list[str] = []
+    rounds: Any = SimpleNamespace(eras=[first, later, last])
+    oracle = RestoreOracle(lambda _, told: broken.append(told), nodes, rounds)  # type: ignore[arg-type, return-value]
+    command: Any = SimpleNamespace(operator="", round=number, record=SimpleNamespace(site=chosen))
+    roster: Any = SimpleNamespace(model="m", departed=(), record=lambda site: site)
+    oracle.committed(39, command, roster)
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "held", "right"),
+    [
+        (19, "t19", (2, "s2"), True),  # it was made of round 2 (seed 9190795)
+        (1, "s1", (2, "s2"), True),  # one round is no loss
+        (1, "strange", (3, "s3"), True),  # given up when the run went back to round 2
+        (5, "strange", (2, "s2"), False),  # nobody knows what it is made of
+    ],
+)
+def test_a_state_of_a_history_that_was_given_up_is_worth_what_it_shares_with_the_present_one(
+    number: int, state: str, held: tuple[int, str], right: bool
+) -> None:
+    assert (judged({"b": (number, state), "a": held}, chosen="b", number=number) == []) is right
