@@ -68,7 +68,7 @@ class Joining:
 
     @property
     def is_unheard(self) -> bool:
-        """It asks, and has had no answer for long: whoever has given the last one, or was named to be asked, is gone."""
+        """It asks, and has had no answer for long: whoever gave the last one, or was named to be asked, is gone."""
         outbox = self._outbox
         return self._asked_s >= self._unheard_s and outbox.now_s - self._unheard_s > outbox.settings.waits_stale_s
 

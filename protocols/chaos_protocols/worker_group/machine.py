@@ -13,6 +13,7 @@ from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.commit import NotFinite, ReplicasDiffer
 from chaos_protocols.worker_group.crew import Crew
 from chaos_protocols.worker_group.ending import Ending
+from chaos_protocols.worker_group.holders import StateHolders
 from chaos_protocols.worker_group.member import RunMember
 from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
@@ -31,20 +32,31 @@ class WorkerGroupMachine(ToBeDone):
 
     def __init__(self, settings: GroupSettings) -> None:
         super().__init__()
-        self._settings, self.phase = settings, GroupPhase.FORMING
-        self.generation, self._now_s = 0, 0.0
+        self._settings = settings
+        self._now_s = 0.0
+        self.phase = GroupPhase.FORMING
         self._crew = Crew(settings.token, settings.workers + settings.spares, settings.restarts)
         self.places = Places(self, self._crew, settings.workers)
-        self._in_force: Plan | None = None
-        """The plan that was last put in force: its workers hold the state. None: all hold it."""
-        self._lost: set[int] = set()
-        """Of its workers, the ones that are gone."""
+        self._suspects = Suspects(self)
         self._steps = CountedSteps()
+        self._holders = StateHolders()
         self._ending = Ending(self, self._crew, self._steps)
+        self.generation = 0
+        """Of the plan that was ordered last."""
         self.plan: Plan | None = None
-        self._ordered, self._ready = frozenset[int](), set[int]()
+        """That one; None: none was yet."""
+        self._ordered: frozenset[int] = frozenset()
+        """Its workers, those without layers too."""
+        self._ready: set[int] = set()
+        """Those that have built their groups, and have their layers."""
+        self._asked = 0
+        """Questions to the planner; it answers with their number."""
+        self._waits_for = ""
+        """Why the planner had no plan."""
         self._stopping: Stopping | None = None
-        self._asked, self._broken, self._waits_for, self._suspects = 0, 0, "", Suspects(self)
+        """The end of a generation, while it is under way."""
+        self._broken = 0
+        """Generations in a row that ended without a step and without a death."""
         self.member: RunMember | None = None
         """Of a run of institutions, if the script wants that."""
 
@@ -153,8 +165,7 @@ class WorkerGroupMachine(ToBeDone):
             self._ending.look()
             return
         self.note("worker-lost", reason, worker=worker, step=self.step)
-        if self._in_force is not None and worker in self._in_force.workers:
-            self._lost.add(worker)
+        self._holders.went(worker)
         if self.phase is GroupPhase.FORMING:
             self.end(f"worker {worker} ended before the training began: {reason}")
             return
@@ -180,28 +191,17 @@ class WorkerGroupMachine(ToBeDone):
     def _stands_still(self, worker: int, reason: str, over_s: float) -> None:
         if worker in self._crew.present:
             elsewhere = self.member is not None and self.member.elsewhere
-            holding = None if elsewhere else self._in_force
+            holding = None if elsewhere else self._holders.plan
             self._suspects.judge(worker, reason, over_s, holding, self._crew.present | self._crew.done)
 
     # ---- plans
 
     def _ask(self) -> None:
         self._asked += 1
-        member, plan = self.member, self._in_force
-        kept = Kept.ALL if plan is None else plan.kept_by(self.present)
-        part = member is not None and kept is Kept.PART and (member.settles or not member.awaits_state)
-        afresh = member is not None and not part and (member.awaits_state or kept is not Kept.ALL)
-        if member is not None and afresh:
-            self._in_force = None
-            self._lost.clear()
-            if not member.awaits_state or member.kept is Kept.PART:
-                self._steps.go_on_from(0)
-                member.state_lost(Kept.NOTHING)
-        elif member is not None and part and not member.settles:
-            member.state_lost(Kept.PART)
-        held = self.present if self._in_force is None else self._in_force.workers
-        idle, out = self.places.ask(held, whole=not part)
-        lost, more = frozenset(self._lost), bool(self._crew.starting)
+        part, afresh = self._holders.look(self.present, self.member, self._steps)
+        holding = self._holders.workers
+        idle, out = self.places.ask(self.present if holding is None else holding, whole=not part)
+        lost, more = frozenset(self._holders.lost), bool(self._crew.starting)
         self.do(
             ev.AskPlanner(asked=self._asked, lost=lost, idle=idle, drained=out, afresh=afresh, part=part, more=more)
         )
@@ -245,9 +245,8 @@ class WorkerGroupMachine(ToBeDone):
             return
         self._change(GroupChange.READY)
         self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=None))
-        self._in_force = self.plan
+        self._holders.begins(self.plan)
         self._crew.begins()
-        self._lost.clear()
         assert self._crew.hello is not None
         collector = self._steps.begin(self._crew.hello, self.training)
         self.do(ev.PutPlanInForce(asked=self._asked))
@@ -336,7 +335,7 @@ class WorkerGroupMachine(ToBeDone):
     def _check_stopped(self) -> None:
         """With the last answer: let those commit again who have to, then ask the planner."""
         assert self._stopping is not None
-        member, holders = self.member, None if self._in_force is None else self._in_force.workers
+        member, holders = self.member, self._holders.workers
         torn = member is not None and (member.awaits_state or not (holders is None or holders & self.present))
         try:
             found = self._stopping.outcome(holders, self._steps, torn=torn)

@@ -1,0 +1,55 @@
+"""Which workers hold the state, and what of it is still here when another plan is asked for. Owned by the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from chaos_protocols.worker_group.member import RunMember
+from chaos_protocols.worker_group.member_phases import Kept
+from chaos_protocols.worker_group.plan import Plan
+from chaos_protocols.worker_group.steps import CountedSteps
+
+
+class StateHolders:
+    """The workers of the plan that was last put in force."""
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+        """Whose workers hold the state. None: all workers hold it, or none does, and all begin alike."""
+        self.lost: set[int] = set()
+        """Of its workers, the ones that are gone."""
+
+    @property
+    def workers(self) -> frozenset[int] | None:
+        """Who holds some of it; None: all do, and so does every process that is started."""
+        return None if self.plan is None else self.plan.workers
+
+    def begins(self, plan: Plan | None) -> None:
+        """It is in force."""
+        self.plan = plan
+        self.lost.clear()
+
+    def went(self, worker: int) -> None:
+        """It is gone."""
+        if self.plan is not None and worker in self.plan.workers:
+            self.lost.add(worker)
+
+    def look(self, present: Set[int], member: RunMember | None, steps: CountedSteps) -> tuple[bool, bool]:
+        """Before the planner is asked: whether some layers have no holder here and come from other sites (`part`), and
+        whether all come from there, so that nobody need go on from what he has (`afresh`). A member of a run hears what
+        is lost; for a site alone the planner says that there is no plan."""
+        kept = Kept.ALL if self.plan is None else self.plan.kept_by(present)
+        if member is None:
+            return False, False
+        part = kept is Kept.PART and (member.settles or not member.awaits_state)
+        if part:
+            if not member.settles:
+                member.state_lost(Kept.PART)
+            return True, False
+        afresh = member.awaits_state or kept is not Kept.ALL
+        if afresh:
+            self.begins(None)
+            if not member.awaits_state or member.kept is Kept.PART:
+                steps.go_on_from(0)
+                member.state_lost(Kept.NOTHING)
+        return False, afresh
