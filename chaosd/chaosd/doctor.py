@@ -31,7 +31,8 @@ from chaos_protocols.names import short
 from chaos_protocols.wire.versions import SPOKEN
 from chaosd.addresses import split_address
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError, SocketUnusableError
-from chaosd.config.changes import read_changes
+from chaosd.api.status import Status
+from chaosd.config.changes import read_changes, with_names
 from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError
@@ -98,13 +99,14 @@ def examine(path: Path | None, data_dir: Path | None = None, *, peer_timeout_s: 
         yield _fail("configuration", str(error), "the daemon does not start before that")
     else:
         yield _ok("configuration", str(path) if path else "defaults (no file)")
-    running = _daemon_pid(config)
+    running = _status(config)
+    pid = running.pid if running else None
     checks: list[Callable[[], Check]] = [
         lambda: check_key(config),
         lambda: check_data_dir(config.data_dir),
         lambda: check_disk(config.data_dir),
         lambda: check_daemon(config),
-        lambda: check_port(config.listen, running),
+        lambda: check_port(config.listen, pid),
         check_clock,
         check_shared_memory,
         lambda: check_file_limit(config),
@@ -114,7 +116,7 @@ def examine(path: Path | None, data_dir: Path | None = None, *, peer_timeout_s: 
     ]
     for check in checks:
         yield check()
-    yield from check_peers(config, peer_timeout_s)
+    yield from check_peers(with_names(config, running.called if running else {}), peer_timeout_s)
 
 
 def check_versions() -> Check:
@@ -353,9 +355,9 @@ def _with_changes(config: SiteConfig) -> SiteConfig:
     return config.model_copy(update={"peers": peers})
 
 
-def _daemon_pid(config: SiteConfig) -> int | None:
+def _status(config: SiteConfig) -> Status | None:
     with contextlib.suppress(NoDaemonError, RequestRefusedError):
-        return LocalClient(config.api_socket).status().pid
+        return LocalClient(config.api_socket).status()
     return None
 
 

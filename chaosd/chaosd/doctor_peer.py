@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from chaos_protocols.names import short
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.probe import SeenSite
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.api.status import SeenHere, Status
 from chaosd.doctor import Check, Level
+from chaosd.site_names import ID
 
 ADMITS_ALL = "anyone may connect there (admission = open)"
 OF_THE_RUN = ("member", "learner", "leaving")
@@ -27,7 +28,7 @@ def examine_peer(client: LocalClient, site: str) -> Iterator[Check]:
             name="peer", level=Level.FAIL, found=str(error), remedy="name one of these, or `chaosd peer add` it"
         )
         return
-    yield _link(told)
+    yield _link(told, status.called)
     if told.seen is None:
         if told.linked:
             yield Check(
@@ -40,11 +41,14 @@ def examine_peer(client: LocalClient, site: str) -> Iterator[Check]:
     yield from _views(status, told.seen)
 
 
-def _link(told: SeenHere) -> Check:
-    name = f"link {short(told.site)}"
+def _link(told: SeenHere, called: Mapping[str, str]) -> Check:
+    named = called.get(str(told.site), "")
+    name = f"link {_plain(named)} ({short(told.site)})" if named else f"link {short(told.site)}"
     if told.linked:
         return Check(name=name, level=Level.OK, found="stands")
-    why = told.why or "it is being dialled, or dials this site"
+    names = {site: _plain(name) for site, name in called.items()}
+    names |= {short(SiteId(site)): name for site, name in names.items()}
+    why = ID.sub(lambda found: names.get(found[0], found[0]), told.why) or "it is being dialled, or dials this site"
     return Check(name=name, level=Level.FAIL, found=why, remedy="`chaosd help when-something-stands` tells why")
 
 

@@ -71,6 +71,7 @@ class Recoveries:
             generation=seen.generation,
             problem=named(seen.problem),
             command=self._command(seen),
+            outside=seen.outside,
             heard=tuple(named(text) for text in (one.text for one in machine.participation.recovered.heard.values())),
         )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.integration.small_training import train
 from tests.rigs.site import Site, cluster_of, wait_for
 
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SiteId, short
 from chaosd.api.client import RequestRefusedError
-from chaosd.doctor import Level
+from chaosd.doctor import Level, examine
 from chaosd.doctor_peer import examine_peer
 
 
@@ -22,9 +23,15 @@ def test_a_peer_says_how_it_sees_this_site_and_one_that_is_gone_is_named(tmp_pat
         a, b = cluster.sites
         a.start()
         b.start()
-        wait_for(lambda: any(link.up for link in b.client.status().links), "the link")
+        for number, site in enumerate((a, b), start=1):
+            train(site, number)
+        wait_for(b.is_member, "both train")
         found = findings(b, a.identity.site)
         assert {level for level, _ in found.values()} == {Level.OK}, found
+        (link,) = (one.name for one in examine_peer(b.client, a.identity.site) if one.name.startswith("link"))
+        assert link == f"link {a.name} ({short(a.identity.site)})", "by its name"
+        peers = [one.name for one in examine(b.config_path) if one.name.startswith("peer ")]
+        assert peers == [f"peer {a.name} ({short(a.identity.site)})"], "also where the file gives it none"
         assert set(found) == {"link", "it", "lets", "roster", "way"}
         assert b.address in found["way"][1] and "configuration" in found["lets"][1]
         refused = a.client.change_link(a.name, add=True)
@@ -37,6 +44,7 @@ def test_a_peer_says_how_it_sees_this_site_and_one_that_is_gone_is_named(tmp_pat
         a.kill()
         wait_for(lambda: not b.client.seen(a.identity.site).linked, "it is gone")
         wait_for(lambda: "does not run" in findings(b, a.identity.site)["link"][1], "and that is said")
+        assert findings(b, a.identity.site)["link"][1].startswith(f"{a.name} does not run")
         b.kill()
         assert findings(b, a.identity.site)["daemon"][0] is Level.FAIL
 

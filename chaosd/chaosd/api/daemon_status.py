@@ -13,6 +13,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer import SourceProgress
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.waits import SiteWait
+from chaosd.api.outside import outside_words, shown_roster
 from chaosd.api.status import (
     AveragingStatus,
     BoundsStatus,
@@ -46,13 +47,13 @@ def version() -> str:
 def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
     """A snapshot of everything that an operator asks first."""
     machine = driver.machine
-    roster, rounds = machine.roster, machine.rounds
+    roster, rounds = shown_roster(machine), machine.rounds
     pause = machine.participation.pause
     why, named = pause.why(), driver.names.in_text
     return Status(
         version=version(),
         run=config.run,
-        run_id=roster.run_id,
+        run_id=machine.roster.run_id,
         site=machine.site,
         name=config.name,
         address=address,
@@ -96,6 +97,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         bounds=_bounds(driver),
         recovered=tuple(named(one.text) for one in machine.participation.recovered.heard.values()),
         blocked=tuple(sorted(driver.conduct.blocked)),
+        outside=named(outside_words(machine)),
         called={str(site): name for site, name in {**driver.names.known(), **driver.names.given()}.items()},
     )
 
@@ -136,7 +138,7 @@ def _tree(driver: Driver) -> tuple[tuple[str, str], ...]:
 def _averaging(driver: Driver) -> AveragingStatus | None:
     machine = driver.machine
     view = machine.roster.view_of(machine.rounds.completed_round + 1)
-    if view is None or not view.plan.trees:
+    if view is None or not view.plan.trees or not machine.membership.in_roster:
         return None
     links = {link.key: link for link in machine.roster.links}
     rate = machine.planner.rate_bytes_per_s(view.plan, links)
@@ -165,7 +167,7 @@ def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
     machine = driver.machine
     voters = machine.configuration.voters
     found = []
-    for record in machine.roster.sites:
+    for record in shown_roster(machine).sites:
         done: int | None = None
         state, phase = record.state, None
         age_s: float | None = None

@@ -211,6 +211,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Sites that this one's operator lets have no link with it."""
     send_limit_bytes_per_s: float = 0.0
     """What this site sends at most in bulk, over all its links together; 0: no limit is set."""
+    outside: str = ""
+    """That this site is out of a run in which it was, and since which round; then `sites` and `epoch` are what its
+    journal has. Empty: it is in the run, or never was."""
     called: dict[str, str] = {}
     """By id, what this site is called, and others, as its operator calls them or they themselves; also of those that
     are not in the roster."""
@@ -251,7 +254,7 @@ class LostMajority(msgspec.Struct, frozen=True, kw_only=True):
     that are not in reach; `silent_s`: for how long no scheduler was heard, with `since_start` since this daemon
     started; `round`: whose end this site's state is of; `generation`: of the run that would be made here; `problem`:
     why none can be made here now, empty: one can, by `command`. `heard`: what other sites say that have recovered the
-    run. Sites as an operator types them."""
+    run. `outside`: this site is not in the run, and so decides nothing for it. Sites as an operator types them."""
 
     site: str
     voters: int
@@ -264,6 +267,7 @@ class LostMajority(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     heard: tuple[str, ...]
     since_start: bool = False
+    outside: bool = False
 
 
 class ApprovedKey(msgspec.Struct, frozen=True, kw_only=True):

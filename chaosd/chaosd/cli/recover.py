@@ -35,6 +35,13 @@ Then lost is what they alone had agreed on or done, and nobody here has. Every o
 word, `chaosd recover --follow {site}`. If they live, and only the network is cut, two runs train on apart: they never
 mix, and the sites of one have to follow the other."""
 
+OUTSIDE = """\
+This site is not in the run, as its journal says: it has nothing to recover, and cannot give up anybody for the others.
+{missing} of the {voters} voters that it knows of cannot be reached: {names}.
+
+If they come back, this site joins by itself while its script runs. If they are gone for good, the operator of a site
+that is in the run decides, with `chaosd recover` there; then `chaosd recover --follow SITE` here goes over to its run."""
+
 NOT_HERE = """\
 
 Not here and now: {problem}."""
@@ -129,6 +136,10 @@ def _without(lost: LostMajority) -> Iterator[str]:
         yield f"{printable(told)}."
     if not lost.missing:
         yield f"This site's own run does not lack a majority (round {lost.round})."
+        return
+    if lost.outside:
+        missing, names = len(lost.missing), printable(", ".join(lost.missing))
+        yield OUTSIDE.format(missing=missing, voters=lost.voters, names=names)
         return
     since = time.strftime("%H:%M", time.localtime(time.time() - lost.silent_s))
     yield LOST.format(

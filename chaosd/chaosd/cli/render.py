@@ -67,6 +67,7 @@ def render_status(status: Status) -> RenderableType:
     names = {site.site: printable(site.name) or short(site.site) for site in status.sites}
     names = {site: printable(name) for site, name in status.called.items()} | names
     parts: list[RenderableType] = [_headline(status, names)]
+    parts += [Text(printable(told), style="yellow") for told in (status.outside,) if told]
     if status.paused:
         parts.append(_paused(status))
     parts += [Text(line, style="yellow") for line in _absent(status)]

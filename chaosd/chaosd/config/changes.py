@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,3 +194,10 @@ def _former(path: Path) -> tuple[SiteId, ...]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     return tuple(dict.fromkeys(SiteId(line) for line in lines if SITE_ID.fullmatch(line)))[:SITES_MAX]
+
+
+def with_names(config: SiteConfig, called: Mapping[str, str]) -> SiteConfig:
+    """With what the daemon calls the peers that nobody here has given a name."""
+    said = {site: name for site, name in called.items() if name.isprintable()}
+    peers = tuple(peer.model_copy(update={"name": peer.name or said.get(peer.site, "")}) for peer in config.peers)
+    return config.model_copy(update={"peers": peers})

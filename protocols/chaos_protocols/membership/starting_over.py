@@ -50,7 +50,7 @@ class Outlook:
     or came back without their journals, and so without their votes.
     `silent_s`: for how long no scheduler was heard; with `since_start`: since this daemon started. `round`: whose end
     this site's state is of. `ahead`: a site in reach that is further, and its round. `problem`: why nothing can be
-    recovered here now; empty: it can."""
+    recovered here now; empty: it can. `outside`: this site is not in the run, and decides nothing for it."""
 
     voters: tuple[SiteId, ...]
     missing: tuple[SiteId, ...]
@@ -61,6 +61,7 @@ class Outlook:
     ahead: tuple[SiteId, int] | None
     generation: int
     problem: str
+    outside: bool
 
 
 class StartingOver:
@@ -100,6 +101,7 @@ class StartingOver:
             ahead=self._ahead(known, near),
             generation=origin.statement.generation + 1 if origin is not None else 2,
             problem="",
+            outside=known.record(replica.site) is None,
         )
         return replace(seen, problem=self._problem(known, seen))
 
@@ -107,7 +109,7 @@ class StartingOver:
         """Why this site makes no run of its own now, whoever is given up; empty: nothing is in the way."""
         replica, site = self._replica, self._replica.site
         record = known.record(site)
-        if record is None:
+        if record is None:  # `outside`
             return "this site is not in the run, as its journal says: it has nothing to recover; see chaosd status"
         if not known.run_id:
             return (

@@ -10,6 +10,9 @@ import pytest
 from tests.unit.daemon.api.local_api import FakeControl, served
 from tests.unit.daemon.cli.invoking import Run, away, run
 
+from chaosd.api.status import LostMajority
+from chaosd.cli.recover import _without
+
 __all__ = ["away", "run"]
 
 
@@ -44,3 +47,15 @@ def test_recover_without_a_decision_shows_what_there_is_to_decide(run: Run, tmp_
 )
 def test_a_decision_that_says_nothing_clear_is_wrong_usage(run: Run, words: list[str]) -> None:
     assert "--from" in run("recover", *words, code=2).stderr
+
+
+def test_a_site_that_is_not_in_the_run_says_so_first_and_gives_nobody_up() -> None:
+    lost = LostMajority(
+        site="beta", voters=1, missing=("alpha",), in_reach=(), silent_s=90.0, round=0, generation=2,
+        problem="this site is not in the run, as its journal says", command="chaosd recover --without alpha", heard=(),
+        outside=True,
+    )  # fmt: skip
+    told = "\n".join(_without(lost))
+    assert told.startswith("This site is not in the run") and "alpha" in told and "--follow SITE" in told
+    assert "--without" not in told
+    assert "--without alpha" in "\n".join(_without(msgspec.structs.replace(lost, outside=False)))
