@@ -89,6 +89,8 @@ def daemon(config: Path | None, data_dir: Path | None, api_socket: Path | None) 
     except NoDaemonError as error:
         path = choose(config).path
         start = "chaosd up" if path is None else f"chaosd start --config {shlex.quote(str(path))}"
+        if config is None and data_dir is not None:  # the site that was made last is another one
+            start = f"chaosd start --data-dir {shlex.quote(str(data_dir))}"
         fail(
             f"{error}.\nStart one with `{start}`; if it runs elsewhere, "
             "name it with --config, --data-dir or --api-socket.",

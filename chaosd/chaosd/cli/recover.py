@@ -40,7 +40,7 @@ This site is not in the run, as its journal says: it has nothing to recover, and
 {missing} of the {voters} voters that it knows of cannot be reached: {names}.
 
 If they come back, this site joins by itself while its script runs. If they are gone for good, the operator of a site
-that is in the run decides, with `chaosd recover` there; then `chaosd recover --follow SITE` here goes over to its run."""
+in the run decides, with `chaosd recover` there; `chaosd recover --follow SITE` here then goes over to its run."""
 
 NOT_HERE = """\
 

@@ -67,7 +67,6 @@ def render_status(status: Status) -> RenderableType:
     names = {site.site: printable(site.name) or short(site.site) for site in status.sites}
     names = {site: printable(name) for site, name in status.called.items()} | names
     parts: list[RenderableType] = [_headline(status, names)]
-    parts += [Text(printable(told), style="yellow") for told in (status.outside,) if told]
     if status.paused:
         parts.append(_paused(status))
     parts += [Text(line, style="yellow") for line in _absent(status)]
@@ -204,6 +203,8 @@ def _headline(status: Status, names: dict[str, str]) -> Text:
         f"\nepoch {status.epoch}  term {status.term}  round {status.round}{pace}  scheduler {scheduler}"
         f"\nresult {printable(status.result_digest)[:12] or UNKNOWN}  up {_duration(status.uptime_s)}"
     )
+    if status.outside:
+        text.append(f"\n{printable(status.outside)}", style="yellow")
     return text
 
 

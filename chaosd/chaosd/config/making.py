@@ -25,6 +25,12 @@ FOLDER_MODE, FILE_MODE = 0o755, 0o644
 """At most, whatever the umask: who may write them decides whom the daemon trusts, and which programs it runs."""
 PORTS_TRIED_MAX = 100
 
+GIT_IGNORED, GIT_IGNORED_TEXT = (
+    ".gitignore",
+    b"# the key of this site is secret, and the rest changes all the time\n*\n",
+)
+"""In the data folder: `git add` in a folder with a site in it would take the key along."""
+
 TEMPLATE = """\
 # One site of a Chaos run. Start it with:  chaosd start --config {typed}
 # This site's id is {site}
@@ -155,6 +161,8 @@ def make_site(directory: Path, given: Mapping[str, object]) -> tuple[Path, str, 
     with contextlib.suppress(OSError):  # what is wrong with it is said where the key is written
         directory.mkdir(parents=True, mode=FOLDER_MODE)
     identity = Identity.load(data_dir) if (data_dir / KEY_FILE).exists() else Identity.create(data_dir)
+    with contextlib.suppress(OSError):  # a help: the site works without it
+        write_new(data_dir / GIT_IGNORED, GIT_IGNORED_TEXT, FILE_MODE)
     write_new(path, _text(path, identity.site, config).encode(), FILE_MODE)
     remember(path)
     return path, identity.site, config
