@@ -59,6 +59,7 @@ from chaosd.site_names import SiteNames
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.checkpoints import CheckpointFolder
 from chaosd.storage.history import History
+from chaosd.storage.journal.journal import FILE as JOURNAL_FILE
 from chaosd.storage.journal.journal import Journal
 from chaosd.storage.recorder import Recorder
 from chaosd.storage.rounds_log import RoundsLog
@@ -258,7 +259,9 @@ class Daemon:
     async def _until_stopped(self, loop: asyncio.AbstractEventLoop) -> int:
         stopped = self.driver.stopped
         assert stopped is not None
-        watching = loop.create_task(watch(self.driver, self.config.settings), name="watch links and worker")
+        watching = loop.create_task(
+            watch(self.driver, self.config.settings, self.config.data_dir / JOURNAL_FILE), name="watch links and worker"
+        )
         try:
             end = await stopped
             self._ending = end.reason

@@ -130,7 +130,7 @@ class Driver:
             while self._queue:
                 self._handle(self._queue.popleft())
         except Exception as error:  # a defect of ours, or a disk that fails: what is not durable must not be answered
-            self._fail(error)
+            self.fail(error)
         finally:
             self._running = False
 
@@ -146,7 +146,8 @@ class Driver:
         self.metrics.handled(event, ended_s - begun_s)
         self.phase_clock.look(self.machine.rounds.phase.value, ended_s)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """The daemon cannot go on."""
         log.critical("the daemon must stop: %s", error, exc_info=not isinstance(error, OSError | JournalError))
         if self.stopped is not None and not self.stopped.done():
             self.stopped.set_exception(error)

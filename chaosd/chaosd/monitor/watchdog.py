@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,6 +19,7 @@ from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaosd.driver import Driver
 from chaosd.monitor.idle_links import IdleLinks
 from chaosd.monitor.probe import LinkProbe
+from chaosd.storage.journal.journal import JournalError
 from chaosd.transport.settings import ConnectionCounters
 
 RATES_EVERY_S = 10.0
@@ -111,9 +113,22 @@ def _since(before: ConnectionCounters | None, now: ConnectionCounters) -> Connec
     )
 
 
-async def watch(driver: Driver, settings: SiteSettings) -> None:
+def look_at_journal(path: Path) -> None:
+    """Raises JournalError where it is gone: what is written to the open file is on no disk that a start would read."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise JournalError(
+            f"the journal {path} is gone: the data directory was removed, moved or unmounted. Put it back as it was, "
+            "with the key in it, then start the daemon"
+        ) from None
+    except OSError:
+        return  # a disk that does not answer just now: what has to be written tells
+
+
+async def watch(driver: Driver, settings: SiteSettings, journal: Path) -> None:
     """Facts that nobody brings: bytes that moved, or wait, on the connections of each link; a worker that was stopped
-    or goes on."""
+    or goes on; a journal that is gone."""
     seen, sent, idle = CountersSeen(), SentRates(), IdleLinks(driver.meter, driver.spawn)
     full_size = FullSizeProbes(driver.bulk.probe, driver.spawn, every_s=FULL_SIZE_EVERY * settings.failure_timeout_s)
     tell_rates_s = 0.0
@@ -134,6 +149,10 @@ async def watch(driver: Driver, settings: SiteSettings) -> None:
                 driver.feed(LinkProgressed(site=site, connections=moved))
         if now_s >= tell_rates_s:
             tell_rates_s = now_s + RATES_EVERY_S
+            try:
+                look_at_journal(journal)
+            except JournalError as error:
+                return driver.fail(error)
             rates = idle.look(sites, sent.rates(now_s=now_s), now_s=now_s)
             driver.feed(RatesMeasured(rates=rates))
         pid = stops.look(driver.workers.pid)

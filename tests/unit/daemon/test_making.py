@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,15 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
+
+
+def test_git_does_not_take_the_key_of_a_site_along(tmp_path: Path) -> None:
+    """`chaosd up` in a folder that git tracks, then `git add -A`."""
+    git = ["git", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    make_site(tmp_path / "site", {})
+    told = subprocess.run([*git, "status", "--porcelain", "-uall"], check=True, capture_output=True, text=True).stdout
+    assert told == "?? site/chaosd.toml\n"
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077], indirect=True)

@@ -160,6 +160,13 @@ def test_a_refused_change_ends_with_1_and_the_reason(run: Run, tmp_path: Path) -
     assert json.loads(as_json)["done"] is False
 
 
+def test_a_folder_without_a_daemon_is_not_answered_with_the_start_of_another_site(run: Run, tmp_path: Path) -> None:
+    """The site that was made last is not the one that was asked for."""
+    run("init", tmp_path / "made-last", "--bootstrap")
+    told = run("status", "--data-dir", tmp_path, code=3).stderr
+    assert f"chaosd start --data-dir {tmp_path}" in told and "made-last" not in told
+
+
 def test_leave_passes_the_reason_on(run: Run, tmp_path: Path) -> None:
     control = FakeControl()
     with served(tmp_path / "api.sock", control):
