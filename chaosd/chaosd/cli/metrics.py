@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib import resources
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from chaosd.cli.options import EXIT_USAGE, ApiSocketOption, ConfigOption, DataDirOption, daemon, fail
+from chaosd.cli.options import EXIT_USAGE, ApiSocketOption, ConfigOption, DataDirOption, config_path, daemon, fail
+from chaosd.config.file import DEFAULT_PAGE, ConfigError, read_config_file
 
 FILES = {"dashboard": "dashboard.json", "alarms": "alarms.yml", "scrape": "scrape.yml"}
 
@@ -36,10 +38,21 @@ def metrics(
     if len(wanted) > 1:
         fail(f"choose one of {', '.join(f'--{name}' for name in wanted)}", EXIT_USAGE)
     if wanted:
-        typer.echo(shipped(FILES[wanted[0]]), nl=False)
+        text = shipped(FILES[wanted[0]])
+        typer.echo(text.replace(DEFAULT_PAGE, _page(config)) if scrape else text, nl=False)
         return
     with daemon(config, data_dir, api_socket) as client:
         typer.echo(client.metrics(), nl=False)
+
+
+def _page(config: Path | None) -> str:
+    """Where this site's page is to be, as its configuration has it; else where it is without a word there."""
+    try:
+        path = config_path(config)
+        page = read_config_file(path).get("page") if path is not None else None
+    except ConfigError as error:
+        fail(str(error), EXIT_USAGE)
+    return page if isinstance(page, str) and page else DEFAULT_PAGE
 
 
 def shipped(name: str) -> str:

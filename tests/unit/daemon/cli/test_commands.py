@@ -167,6 +167,15 @@ def test_a_folder_without_a_daemon_is_not_answered_with_the_start_of_another_sit
     assert f"chaosd start --data-dir {tmp_path}" in told and "made-last" not in told
 
 
+def test_what_prometheus_needs_names_the_page_of_this_site(run: Run, tmp_path: Path) -> None:
+    run("init", tmp_path / "one", "--bootstrap")
+    file = tmp_path / "one" / "chaosd.toml"
+    assert '"127.0.0.1:7480"' in run("metrics", "--scrape", "--config", file).output, "as nothing else is said"
+    file.write_text(file.read_text().replace('# page = ""', 'page = "127.0.0.1:7499"'))
+    told = run("metrics", "--scrape", "--config", file).output
+    assert told.count("127.0.0.1:7499") == 2 and "7480" not in told
+
+
 def test_leave_passes_the_reason_on(run: Run, tmp_path: Path) -> None:
     control = FakeControl()
     with served(tmp_path / "api.sock", control):
