@@ -108,6 +108,14 @@ async def test_an_error_in_one_lane_is_told_as_that_of_the_script(tmp_path: Path
     assert "worker" in ran.failed and "RuntimeError: the data of this lane are gone" in ran.failed
 
 
+@pytest.mark.parametrize("lane", [0, 1])
+async def test_a_script_that_leaves_its_loop_in_one_lane_alone_is_told(tmp_path: Path, lane: int) -> None:
+    settings = {"LEAVES": str(lane)}
+    ran = await train(tmp_path, dp=1, pp=1, group_size=SIZE, script=SCRIPT, environment=settings)
+    said = f"process {lane} of its device group has ended its training after step 2, process {1 - lane} goes on; all"
+    assert ran.failed.startswith(f"worker 0: {said}") and not ran.of("worker-lost"), ran.happened
+
+
 async def test_layers_cut_by_tensor_parallelism_train_what_one_process_trains_whatever_dies(tmp_path: Path) -> None:
     shared: dict[str, Any] = {"group_size": SIZE, "script": SCRIPT, "environment": {"PARALLEL": "1"}}
     (tmp_path / "one").mkdir()

@@ -96,6 +96,8 @@ class WorkerProcesses:
         """Process ids of lane 0, by worker."""
         self._told: set[int] = set()
         """Running workers whose end was told: one of their processes has ended."""
+        self._first: dict[int, str] = {}
+        """Of a device group that is not whole any more: which of its processes ended first, and how."""
         self._statms: dict[tuple[int, int], int] = {}
         """Of the running processes that were not seen dying."""
         self._failed_after: str | None = None
@@ -234,11 +236,14 @@ class WorkerProcesses:
             self._gone(worker)
         elif code:
             self.kill(worker)  # a device group fails as a whole
+        text = _text(code) if lane == 0 else f"process {lane} of its device group: {_text(code)}"
+        first = self._first.setdefault(worker, text)
         if worker not in self._told and (code or not left):
             self._told.add(worker)
-            self._ended(worker, _text(code) if lane == 0 else f"process {lane} of its device group: {_text(code)}")
+            self._ended(worker, text if first == text or not code else f"{text}, after {first}")
         if not left:
             self._told.discard(worker)
+            del self._first[worker]
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # what it leaves behind would hold its memory
 

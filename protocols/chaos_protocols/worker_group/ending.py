@@ -11,7 +11,7 @@ from typing import Protocol
 
 from chaos_protocols.worker_group.crew import Crew
 from chaos_protocols.worker_group.member import RunMember
-from chaos_protocols.worker_group.messages import ControllerMessage, Finish
+from chaos_protocols.worker_group.messages import SAME_STEPS, ControllerMessage, Finish
 from chaos_protocols.worker_group.steps import CountedSteps
 from chaos_protocols.worker_group.tags import Step
 
@@ -72,8 +72,7 @@ class Ending:
             if self._after[worker] <= self._group.step:
                 self._group.end(
                     f"the script of worker {worker} has ended its training after step {self._after[worker]}, that of "
-                    f"worker {min(others)} goes on; all have to make the same steps: end the loop by what is the same "
-                    "in every process (the step, report.loss), or give the loader fewer steps="
+                    f"worker {min(others)} goes on; {SAME_STEPS}"
                 )
                 return True
         return False

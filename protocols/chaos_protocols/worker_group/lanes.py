@@ -16,6 +16,7 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from chaos_protocols.worker_group.messages import (
+    SAME_STEPS,
     ControllerMessage,
     GroupHello,
     PlanOrder,
@@ -31,6 +32,7 @@ from chaos_protocols.worker_group.messages import (
     StoreSet,
     Text,
 )
+from chaos_protocols.worker_group.tags import Step
 
 Together: TypeAlias = GroupHello | PlanReady | Reduced | Stepped | StateWritten | StateTaken | ResultMeasured
 """What a worker says once all of its lanes could."""
@@ -49,14 +51,21 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A follower runs: the leader's beat goes on only with those of all lanes."""
 
 
+class Through(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The script of this lane asks for no step after this many. The leader says it first, and to the controller once
+    all lanes have."""
+
+    step: Step
+
+
 class Concord(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """All lanes go on, or none does."""
 
     onward: bool
 
 
-FollowerMessage: TypeAlias = Here | Beat | StoreSet | StoreGet | ScriptFailed
-LeaderMessage: TypeAlias = Concord | ControllerMessage
+FollowerMessage: TypeAlias = Here | Through | Beat | StoreSet | StoreGet | ScriptFailed
+LeaderMessage: TypeAlias = Concord | Through | ControllerMessage
 
 _follower_decoder: msgspec.msgpack.Decoder[FollowerMessage] = msgspec.msgpack.Decoder(FollowerMessage)
 _leader_decoder: msgspec.msgpack.Decoder[LeaderMessage] = msgspec.msgpack.Decoder(LeaderMessage)
@@ -88,6 +97,14 @@ def lane_of(key: str) -> int:
     """Whose key it is."""
     first, slash, _ = key.partition("/")
     return int(first.removeprefix("lane")) if slash and first.startswith("lane") else 0
+
+
+def apart(through: int, step: int, other: int) -> str:
+    """What is wrong where one lane wants no step after this one and another begins it."""
+    return (
+        f"process {through} of its device group has ended its training after step {step}, process {other} goes on; "
+        f"{SAME_STEPS}"
+    )
 
 
 def joined(lanes: Sequence[Together]) -> Together:

@@ -182,6 +182,13 @@ class PeerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     text: Text
 
 
+SAME_STEPS = (
+    "all have to make the same steps: end the loop by what is the same in every process (the step, report.loss), or "
+    "give the loader fewer steps="
+)
+"""What a script is told that wants no further step where another one does."""
+
+
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Its script asks for no further step: it has trained as many as it wanted to."""
 

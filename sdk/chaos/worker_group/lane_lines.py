@@ -25,7 +25,9 @@ from chaos_protocols.worker_group.lanes import (
     FollowerMessage,
     Here,
     LeaderMessage,
+    Through,
     Together,
+    apart,
     from_follower,
     from_leader,
     joined,
@@ -67,7 +69,7 @@ class _Follower:
     """The leader's end of one follower's line."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.here: SimpleQueue[Here | None] = SimpleQueue()
+        self.here: SimpleQueue[Here | Through | None] = SimpleQueue()
         """None: its line has ended."""
         self.state_bytes: list[int] = []
         self.beaten = False
@@ -88,7 +90,7 @@ class _Follower:
             with suppress(OSError), self._connection.makefile("rb") as stream:
                 while len(header := stream.read(4)) == 4:
                     message = from_follower(stream.read(frame_size(header)))
-                    if isinstance(message, Here):
+                    if isinstance(message, Here | Through):
                         self.here.put(message)
                     elif isinstance(message, Beat):
                         self.beaten = True
@@ -165,10 +167,18 @@ class LeaderLine(ControlLine):
         return message
 
     def close(self, step: int) -> bool:
-        closed = super().close(step)
-        if closed:
-            self._tell(Concord(onward=True))
-        return closed
+        """When all lanes want no further step: one that begins it has another end of its loop."""
+        if self._closed:
+            return False
+        self._tell(Through(step=step))
+        for lane, each in enumerate(self._followers, start=1):
+            if isinstance(self._word_of(each), Here):
+                text = apart(0, step, lane)
+                super().send(ScriptFailed(text=text))
+                self._tell(Finish(failed=text))
+                self.ended()
+                return False
+        return super().close(step)
 
     def raised(self) -> None:
         if any(each.ended.wait(END_SEEN_S / len(self._followers)) for each in self._followers):
@@ -177,7 +187,7 @@ class LeaderLine(ControlLine):
     def _meet(self, *, able: bool) -> list[Together]:
         """Until all lanes are here: what the followers say. Raises `GenerationEnded`, `GroupFailed` unless all are
         able."""
-        here = [self._wait_for(each) for each in self._followers]
+        here = [self._wait_for(lane, each) for lane, each in enumerate(self._followers, start=1)]
         onward = able and all(each.able for each in here)
         self._tell(Concord(onward=onward))
         if not onward:
@@ -188,11 +198,23 @@ class LeaderLine(ControlLine):
             raise GenerationEnded
         return [each.said for each in here if each.said is not None]
 
-    def _wait_for(self, follower: _Follower) -> Here:
-        here = follower.here.get()
-        if here is None:
+    def _wait_for(self, lane: int, follower: _Follower) -> Here:
+        """Raises `GroupEnded` where its script has left the loop, and this one has not."""
+        word = self._word_of(follower)
+        if isinstance(word, Here):
+            return word
+        super().send(ScriptFailed(text=apart(lane, word.step, 0)))
+        with self._changed:
+            self._changed.wait_for(lambda: self._finish is not None)
+        assert self._finish is not None
+        self._tell(self._finish)
+        raise GroupEnded(self._finish.failed)
+
+    def _word_of(self, follower: _Follower) -> Here | Through:
+        word = follower.here.get()
+        if word is None:
             os._exit(CONTROLLER_LOST_EXIT)  # this device group is dead; the controller says which process was the first
-        return here
+        return word
 
     def _tell(self, message: LeaderMessage) -> None:
         for each in self._followers:
@@ -221,7 +243,7 @@ class FollowerLine(ControlLine):
 
     def __init__(self, environment: Mapping[str, str], tag: Callable[[], StepTag], lanes: Lanes) -> None:
         self.lane = lanes.lane
-        self._words_of_leader: SimpleQueue[Concord | ControllerMessage] = SimpleQueue()
+        self._words_of_leader: SimpleQueue[LeaderMessage] = SimpleQueue()
         self._apart, self._why = False, ""
         super().__init__(environment, tag, lanes.connections[0])
 
@@ -265,10 +287,17 @@ class FollowerLine(ControlLine):
         return message
 
     def close(self, step: int) -> bool:
-        """After the leader has said so: the end of a lane alone would be a death."""
+        """When the leader wants no further step either: the end of a lane alone would be a death. Until then nothing
+        that it says is for this lane."""
         if self._closed:
             return False
-        self._is_onward()
+        self._say(Through(step=step))
+        try:
+            while not isinstance(self._next(), Through):
+                pass
+        except GroupEnded:
+            self.ended()
+            return False
         self._closed = True
         return True
 
@@ -280,10 +309,13 @@ class FollowerLine(ControlLine):
 
     def _is_onward(self) -> bool:
         concord = self._next()
+        while isinstance(concord, Through):  # it has left the loop, and hears that this lane has not
+            self._say(Here(able=False))
+            concord = self._next()
         assert isinstance(concord, Concord)
         return concord.onward
 
-    def _next(self) -> Concord | ControllerMessage:
+    def _next(self) -> LeaderMessage:
         message = self._words_of_leader.get()
         if isinstance(message, Finish):
             raise GroupEnded(message.failed)
