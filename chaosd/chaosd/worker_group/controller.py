@@ -225,25 +225,25 @@ class Controller:
     def _kill(self, worker: int) -> None:
         self._processes.kill(worker)
 
-    def _process_ended(self, worker: int, reason: str) -> None:
+    def _process_ended(self, worker: int, reason: str, killed: bool) -> None:
         """Its last words may still lie in its socket, whose end follows; a child of it may hold that open."""
         self._exits[worker] = reason
         if worker in self._dying:
             self._dying.discard(worker)
             self._record("worker-ended", reason, worker=worker)
-        self._is_gone(worker, reason)
+        self._is_gone(worker, reason, killed=killed)
 
-    def _is_gone(self, worker: int, reason: str) -> None:
-        burial = asyncio.get_running_loop().create_task(self._bury(worker, reason))
+    def _is_gone(self, worker: int, reason: str, *, killed: bool = False) -> None:
+        burial = asyncio.get_running_loop().create_task(self._bury(worker, reason, killed=killed))
         self._burials.add(burial)
         burial.add_done_callback(self._burials.discard)
 
-    async def _bury(self, worker: int, reason: str) -> None:
+    async def _bury(self, worker: int, reason: str, *, killed: bool) -> None:
         if worker in self._lines:
             await asyncio.sleep(LAST_WORDS_S)
             for _ in range(TURNS):
                 await asyncio.sleep(0)
-        self._feed(WorkerGone(worker=worker, reason=reason))
+        self._feed(WorkerGone(worker=worker, reason=reason, killed=killed))
 
     async def _look(self) -> None:
         """Sees who is dying, long before the kernel has buried it. Before the training nobody waits for that, and how

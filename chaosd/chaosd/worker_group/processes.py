@@ -25,6 +25,12 @@ STAT_BYTES_MAX = 1024
 """The kernel's line on a process; its state stands near the beginning."""
 
 
+OWN_SIGNALS = frozenset(
+    {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
+)
+"""A process brings them upon itself; others come from somebody else."""
+
+
 class Process(Protocol):
     """A worker's process, the leader of its own session."""
 
@@ -65,7 +71,7 @@ def launch(
 
 
 class WorkerProcesses:
-    """`ended(worker, reason)` is told once for each worker that ends, within milliseconds. `memory`: the descriptor of
+    """`ended(worker, reason, killed)` is told once for each worker that ends, within milliseconds. `memory`: the descriptor of
     the shared memory for a run of institutions. `group_size`: processes of one worker, a device group: when one of them
     dies, the others are ended with it. `placement`: of workers on devices; a worker for which no device is free is
     started when one is."""
@@ -74,7 +80,7 @@ class WorkerProcesses:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        ended: Callable[[int, str], None],
+        ended: Callable[[int, str, bool], None],
         memory: int,
         launch: Launch = launch,
         group_size: int = 1,
@@ -240,7 +246,8 @@ class WorkerProcesses:
         first = self._first.setdefault(worker, text)
         if worker not in self._told and (code or not left):
             self._told.add(worker)
-            self._ended(worker, text if first == text or not code else f"{text}, after {first}")
+            killed = code < 0 and -code not in OWN_SIGNALS
+            self._ended(worker, text if first == text or not code else f"{text}, after {first}", killed)
         if not left:
             self._told.discard(worker)
             del self._first[worker]

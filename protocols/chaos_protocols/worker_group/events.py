@@ -40,10 +40,11 @@ class WorkerSaid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGone:
-    """A worker's process has ended, or its socket has."""
+    """A worker's process has ended, or its socket has. `killed`: by somebody else, as far as is known."""
 
     worker: int
     reason: str
+    killed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

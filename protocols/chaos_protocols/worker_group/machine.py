@@ -51,8 +51,6 @@ class WorkerGroupMachine(ToBeDone):
         """Those that have built their groups, and have their layers."""
         self._asked = 0
         """Questions to the planner; it answers with their number."""
-        self._waits_for = ""
-        """Why the planner had no plan."""
         self._stopping: Stopping | None = None
         """The end of a generation, while it is under way."""
         self._broken = 0
@@ -90,8 +88,8 @@ class WorkerGroupMachine(ToBeDone):
                         self.do(ev.StartWorker(worker=self._crew.start()))
                 case ev.WorkerSaid(worker=worker, message=message):
                     self._said(worker, message)
-                case ev.WorkerGone(worker=worker, reason=reason):
-                    self._gone(worker, reason)
+                case ev.WorkerGone(worker=worker, reason=reason, killed=killed):
+                    self._gone(worker, reason, killed=killed or worker in self._crew.present)
                 case ev.WorkerSuspected(worker=worker, in_vain=True):
                     self._ending.waited_for(worker)
                 case ev.WorkerSuspected(worker=worker, reason=reason, over_s=over_s):
@@ -159,21 +157,23 @@ class WorkerGroupMachine(ToBeDone):
         else:
             self.places.look()
 
-    def _gone(self, worker: int, reason: str) -> None:
+    def _gone(self, worker: int, reason: str, *, killed: bool) -> None:
         self._suspects.went(worker)
         if not self._crew.went(worker):
             self._ending.look()
             return
         self.note("worker-lost", reason, worker=worker, step=self.step)
         self._holders.went(worker)
-        if self.phase is GroupPhase.FORMING:
-            self.end(f"worker {worker} ended before the training began: {reason}")
-            return
         if self._crew.done:  # the last update was told to everybody: the others finish it by themselves
             self._ending.look()
             return
-        if self.places.went(worker) and self._crew.may_restart(self._now_s):
+        forming = self.phase is GroupPhase.FORMING
+        again = (killed or not forming) and self.places.went(worker) and self._crew.may_restart(self._now_s)
+        if again:
             self.do(ev.StartWorker(worker=self._crew.start()))
+        if forming:
+            again or self.end(f"worker {worker} ended before the training began: {reason}")
+            return
         if self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
             if worker in (self.training if self.phase is GroupPhase.TRAINING else self._ordered):
                 self._change(GroupChange.LOST)
@@ -185,8 +185,6 @@ class WorkerGroupMachine(ToBeDone):
             self._check_stopped()
         elif self.phase is GroupPhase.DECIDING:
             self._ask()
-        else:
-            self._end_if_nobody_comes()
 
     def _stands_still(self, worker: int, reason: str, over_s: float) -> None:
         if worker in self._crew.present:
@@ -219,12 +217,10 @@ class WorkerGroupMachine(ToBeDone):
     def _no_plan(self, reason: str, *, hopeless: bool) -> None:
         self._change(GroupChange.NO_PLAN)
         self.note("no-plan", reason)
-        self._waits_for = reason
-        self.end(reason) if hopeless else self._end_if_nobody_comes()
-
-    def _end_if_nobody_comes(self) -> None:
-        if self.phase is GroupPhase.WAITING and not self._crew.starting:
-            self.end(f"{self._waits_for}. No further worker is on its way")
+        if hopeless:
+            self.end(reason)
+        elif not self._crew.starting:
+            self.end(f"{reason}. No further worker is on its way: start again, with more --restarts or --spares")
 
     def _order(self, plan: Plan) -> None:
         self.generation += 1

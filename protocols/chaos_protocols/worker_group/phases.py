@@ -54,7 +54,7 @@ TABLE: Mapping[tuple[GroupPhase, GroupChange], GroupPhase] = {
     (_P.DECIDING, _C.NO_PLAN): _P.WAITING,
     (_P.DECIDING, _C.ENDED): _P.ENDED,
     (_P.WAITING, _C.CAME): _P.DECIDING,
-    (_P.WAITING, _C.LOST): _P.WAITING,
+    (_P.WAITING, _C.LOST): _P.DECIDING,  # fewer are on their way, who may have been waited for
     (_P.WAITING, _C.ENDED): _P.ENDED,
     (_P.BUILDING, _C.CAME): _P.BUILDING,
     (_P.BUILDING, _C.READY): _P.TRAINING,

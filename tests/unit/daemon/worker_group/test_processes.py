@@ -25,7 +25,7 @@ def test_a_dying_worker_is_found_though_each_look_is_at_a_part_of_them(monkeypat
 
     async def run() -> list[list[int]]:
         memory = os.memfd_create("nothing")
-        group = WorkerProcesses(["sleep", "infinity"], {}, lambda worker, reason: None, memory, _sleeps)
+        group = WorkerProcesses(["sleep", "infinity"], {}, lambda worker, reason, killed: None, memory, _sleeps)
         for worker in range(5):
             group.start(worker)
         nobody = [group.dying() for _ in range(4)]
@@ -48,7 +48,7 @@ def test_a_dying_worker_is_found_though_each_look_is_at_a_part_of_them(monkeypat
 def test_a_stopped_process_is_told_from_one_that_sleeps() -> None:
     async def run() -> None:
         memory = os.memfd_create("nothing")
-        group = WorkerProcesses(["sleep", "infinity"], {}, lambda worker, reason: None, memory, _sleeps)
+        group = WorkerProcesses(["sleep", "infinity"], {}, lambda worker, reason, killed: None, memory, _sleeps)
         for worker in range(2):
             group.start(worker)
         os.kill(group.pid(1), signal.SIGSTOP)
@@ -65,13 +65,11 @@ def test_a_stopped_process_is_told_from_one_that_sleeps() -> None:
 
 
 def test_who_never_came_is_told_to_end_and_the_others_have_their_time() -> None:
-    ended: list[tuple[int, str]] = []
+    ended: list[tuple[int, str, bool]] = []
 
     async def run() -> None:
         memory = os.memfd_create("nothing")
-        group = WorkerProcesses(
-            ["sleep", "infinity"], {}, lambda worker, reason: ended.append((worker, reason)), memory, _sleeps
-        )
+        group = WorkerProcesses(["sleep", "infinity"], {}, lambda *told: ended.append(told), memory, _sleeps)
         for worker in range(2):
             group.start(worker)
         await group.end(0.2, {0})
@@ -79,4 +77,23 @@ def test_who_never_came_is_told_to_end_and_the_others_have_their_time() -> None:
         os.close(memory)
 
     asyncio.run(run())
-    assert ended == [(1, "its process was ended by SIGTERM"), (0, "its process was ended by SIGKILL")]
+    assert ended == [(1, "its process was ended by SIGTERM", True), (0, "its process was ended by SIGKILL", True)]
+
+
+@pytest.mark.parametrize(
+    ("end", "killed"), [("exit 3", False), ("kill -SEGV $$", False), ("kill -ABRT $$", False), ("kill -KILL $$", True)]
+)
+def test_what_a_process_brings_upon_itself_is_told_from_what_others_do(end: str, killed: bool) -> None:
+    ended: list[bool] = []
+
+    async def run() -> None:
+        memory = os.memfd_create("nothing")
+        told = lambda worker, reason, killed: ended.append(killed)  # noqa: E731
+        group = WorkerProcesses(["sh", "-c", end], {}, told, memory, _sleeps)
+        group.start(0)
+        await group.finish(10.0)
+        group.close()
+        os.close(memory)
+
+    asyncio.run(run())
+    assert ended == [killed]

@@ -65,6 +65,20 @@ def test_a_script_that_ends_before_the_training_began_is_not_started_again() -> 
     assert not bench.taken(ev.StartWorker)
 
 
+def test_who_is_killed_before_the_training_began_is_started_anew_as_often_as_the_restarts_allow() -> None:
+    bench = GroupBench(workers=2, restarts=1)
+    bench.taken(ev.StartWorker)
+    bench.say(0, hello(0))
+    bench.feed(ev.WorkerGone(worker=1, reason="ended by SIGKILL", killed=True))
+    assert [each.worker for each in bench.taken(ev.StartWorker)] == [2]
+    bench.lose(0)
+    assert [each.worker for each in bench.taken(ev.StartWorker)] == [3], "it had come to its first step"
+    bench.say(2, hello(2))
+    assert bench.phase is GroupPhase.FORMING
+    bench.feed(ev.WorkerGone(worker=3, reason="ended by SIGKILL", killed=True))
+    assert "worker 3 ended before the training began: ended by SIGKILL" in ended(bench)
+
+
 def test_go_is_said_when_the_last_is_ready_and_the_plan_is_in_force_then() -> None:
     bench = GroupBench()
     bench.form()
@@ -253,7 +267,26 @@ def test_no_plan_waits_for_a_worker_on_its_way_and_ends_where_none_comes() -> No
     assert bench.phase is GroupPhase.DECIDING
     asked = bench.taken(ev.AskPlanner)[-1]
     bench.feed(ev.NoPlanMade(asked=asked.asked, reason="too little memory", hopeless=False))
-    assert ended(bench) == "too little memory. No further worker is on its way"
+    assert ended(bench).startswith("too little memory. No further worker is on its way: start again, with more --rest")
+
+
+def test_where_nobody_is_on_its_way_any_more_the_planner_is_asked_for_a_plan_without_them() -> None:
+    """What was waited for may be a shape that fewer workers do not have."""
+    bench = GroupBench(restarts=1)
+    bench.train()
+    bench.taken(ev.StartWorker)
+    bench.lose(3)
+    for worker in (0, 1, 2):
+        bench.stopped(worker, 0)
+    asked = bench.taken(ev.AskPlanner)[-1]
+    assert asked.more
+    bench.feed(ev.NoPlanMade(asked=asked.asked, reason="2 pipelines need 4 workers", hopeless=False))
+    bench.lose(4)
+    asked = bench.taken(ev.AskPlanner)[-1]
+    assert not asked.more and bench.phase is GroupPhase.DECIDING
+    bench.plan((0, 1))
+    bench.ready()
+    assert bench.phase is GroupPhase.TRAINING
 
 
 def test_a_script_that_raises_ends_the_group_for_all_with_its_text() -> None:
@@ -339,7 +372,7 @@ def test_a_script_that_wants_no_more_steps_alone_ends_the_group_when_another_wai
 def test_who_says_hello_when_all_is_over_hears_that_and_why() -> None:
     bench = GroupBench(workers=3)
     bench.say(0, hello(0))
-    bench.lose(1)
+    bench.lose(1)  # its script has ended
     assert set(bench.told(msg.Finish)) == {0}
     bench.say(2, hello(2))
     assert "worker 1 ended before" in bench.told(msg.Finish)[2].failed
