@@ -108,7 +108,8 @@ class TorchFramework:
         self._runs: list[_Run] = []
         self._coming: GradientsAsTheyCome | None = None
         self._watch = OutsideWatch(self._parameters, models.values(), self._optimizers, self._schedulers, trained)
-        self._given = GivenGradients({o: [self._parameters[n] for n in trained if o in trained[n]] for o in optimizers})
+        by_optimizer = {o: [self._parameters[n] for n in trained if o in trained[n]] for o in optimizers}
+        self._given = GivenGradients(by_optimizer, self._optimizers)
 
     @property
     def optimizers(self) -> Sequence[str]:

@@ -7,16 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from chaos.frameworks.torch_scaling import scaled_by
+from chaos.frameworks.torch_scaling import Unscaled, scaled_by
 
 
 class GivenGradients:
     """Of one registered training."""
 
-    def __init__(self, parameters: Mapping[str, Sequence[torch.Tensor]]) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Sequence[torch.Tensor]], optimizers: Mapping[str, torch.optim.Optimizer]
+    ) -> None:
         """`parameters`: by optimizer, those that it trains."""
+        self._optimizers = optimizers
         self._parameters = {name: trained for name, trained in parameters.items() if trained}
-        self._told_of_zeros = self._looked_for_scaling = False
+        self._unscaled: Unscaled | None = None
+        self._told_of_zeros = False
         self._told_of: set[str] = set()
 
     def look(self, round: int, optimizers: Sequence[str] | None, *, averaged: bool) -> str:
@@ -25,8 +29,8 @@ class GivenGradients:
         without = [name for name in chosen if all(each.grad is None for each in self._parameters[name])]
         if len(without) == len(chosen):
             return self._none_at_all(round)
-        if not self._looked_for_scaling:
-            self._looked_for_scaling = True
+        if self._unscaled is None:
+            self._unscaled = Unscaled()
             if factor := scaled_by():
                 return (
                     f"the step after round {round} comes before anything was unscaled, and this script has a "
@@ -34,6 +38,12 @@ class GivenGradients:
                     "sites step by so many times too much; say scaler.unscale_(optimizer) before coordinator.step(), "
                     "and scaler.update() after it"
                 )
+        if self._unscaled.forgotten(self._optimizers[name] for name in chosen):
+            return (
+                f"the step after round {round} comes without scaler.unscale_(optimizer), which earlier steps had: "
+                "if these gradients come from a scaled loss, all sites step by so many times too much; say it before "
+                "each coordinator.step(), and scaler.update() after it"
+            )
         if averaged and (new := [name for name in without if name not in self._told_of]):
             self._told_of.update(without)
             return self._some_without(round, new[0].removeprefix("optimizer."))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import weakref
+from collections.abc import Iterable
 
 import torch
 
@@ -32,6 +34,28 @@ def scaled_by() -> float:
     if any(_has_unscaled(each) for each in scalers):
         return 0.0
     return next((factor for each in scalers if (factor := _first_scale(each))), 0.0)
+
+
+class Unscaled:
+    """Whether optimizers whose gradients a GradScaler has unscaled once are given scaled ones later. What it has done
+    for an optimizer torch keeps until `update()`; nothing is asked of gradients."""
+
+    def __init__(self) -> None:
+        self._scalers = [weakref.ref(each) for each in _scalers()]
+        self._usual: set[int] = set()
+
+    def forgotten(self, optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+        """At a step for these optimizers. Told once until it is unscaled again."""
+        known = self._usual
+        for optimizer in optimizers if self._scalers else ():
+            key = id(optimizer)
+            states = [getattr(alive, "_per_optimizer_states", {}) for each in self._scalers if (alive := each())]
+            if any(getattr(state[key].get("stage"), "name", "READY") != "READY" for state in states if key in state):
+                known.add(key)
+            elif key in known:
+                known.discard(key)
+                return True
+        return False
 
 
 def _has_unscaled(scaler: torch.amp.GradScaler) -> bool:

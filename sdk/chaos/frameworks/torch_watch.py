@@ -76,6 +76,12 @@ class OutsideWatch:
         self._wanted = [parameter.requires_grad for parameter in self._parameters]
         self._sizes = self._group_sizes()
         self._kinds = self._kinds_now()
+        self._adapted = [
+            (name, layer)
+            for model in self._models
+            for name, layer in model.named_modules()
+            if isinstance(getattr(layer, "merged_adapters", None), list)
+        ]
         self._states = [optimizer.state for optimizer in self._optimizers.values()]
         self._inside = self._closed = False
         self._stepped: list[torch.optim.Optimizer] = []
@@ -121,6 +127,7 @@ class OutsideWatch:
         self._check_options(round)
         self._check_places()
         self._check_kinds()
+        self._check_adapters(round)
         return self._changed(round)
 
     def _changed(self, round: int) -> str:
@@ -218,6 +225,16 @@ class OutsideWatch:
                     "register() (where the run has others already, it brings its own state)"
                 )
 
+    def _check_adapters(self, round: int) -> None:
+        """A layer of PEFT whose adapter is merged computes without it, and so gives it no gradient."""
+        for name, layer in self._adapted:
+            if layer.merged_adapters:
+                raise ChangedOutside(
+                    f"the adapter of the layer {name!r} is merged into its base at the step after round {round}, so "
+                    "that it is not trained, and the base is another one than that of the other sites: after an "
+                    "evaluation say model.unmerge_adapter(), before the next forward pass"
+                )
+
     def _check_kinds(self) -> None:
         if (now := self._kinds_now()) == self._kinds:
             return
@@ -243,7 +260,20 @@ class OutsideWatch:
                     f"the parameter {name!r} of the model is not the one that was registered any more, so rounds would "
                     "train what the model does not use: replace layers, and move the model, before register()"
                 )
+        self._check_renamed()
         self._places = _places(self._models)
+
+    def _check_renamed(self) -> None:
+        """A layer that has its parameter under another name computes with what it makes of it."""
+        names = {id(parameter): name for name, parameter in zip(self._names, self._parameters, strict=True)}
+        for keeper, key, held in self._places:
+            if key not in keeper and id(held) in names:
+                raise ChangedOutside(
+                    f"the layer of the parameter {names[id(held)]!r} does not keep it as {key!r} any more, as after "
+                    "torch.nn.utils.prune or parametrize: masks and the like that came after register() reach no "
+                    "joiner, and other sites compute something else: apply them (or take them off) before register(), "
+                    "on all sites"
+                )
 
     def _in_models(self) -> frozenset[int]:
         """Which of the parameters the models have now."""

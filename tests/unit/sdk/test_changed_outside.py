@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.unit.sdk.fake_daemon import FakeDaemon
 from torch import nn
+from torch.nn.utils import parametrize, prune
 from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
 
 from chaos import ChangedOutside, Coordinator, EveryStep, Update
@@ -47,6 +48,49 @@ def training() -> Iterator[Training]:
     made = Training()
     yield made
     made.coordinator.close()
+
+
+def test_a_layer_that_is_pruned_after_register_is_told_by_its_parameter(training: Training) -> None:
+    prune.l1_unstructured(training.model[0], "weight", amount=0.5)
+    with pytest.raises(ChangedOutside, match=r"parameter 'model.0.weight' does not keep it as 'weight' .*before reg"):
+        training.coordinator.step()
+
+
+def test_a_parametrization_after_register_is_told_by_its_parameter(training: Training) -> None:
+    parametrize.register_parametrization(training.model[0], "bias", nn.Softplus(), unsafe=True)
+    with pytest.raises(ChangedOutside, match=r"the parameter 'model.0.bias' does not keep it as 'bias'"):
+        training.coordinator.step()
+
+
+def test_a_model_that_is_pruned_before_register_trains(capfd: pytest.CaptureFixture[str]) -> None:
+    model = nn.Linear(3, 2)
+    prune.l1_unstructured(model, "weight", amount=0.5)
+    coordinator = Coordinator(standalone=True, handle_signals=False)
+    coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        model(torch.ones(1, 3)).sum().backward()
+        assert coordinator.step()
+    coordinator.close()
+    assert "after round" not in capfd.readouterr().err
+
+
+def test_adapters_that_are_merged_at_a_step_are_told_by_their_layer(capfd: pytest.CaptureFixture[str]) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["0"])
+    model = peft.get_peft_model(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), config)
+    coordinator = Coordinator(standalone=True, handle_signals=False)
+    coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.1), frozen="compare")
+    for merged in (False, True, False):
+        if merged:
+            model.merge_adapter()
+            model.unmerge_adapter()
+        model(torch.ones(1, 3)).sum().backward()
+        assert coordinator.step()
+    model(torch.ones(1, 3)).sum().backward()
+    model.merge_adapter()
+    with pytest.raises(ChangedOutside, match=r"the adapter of the layer '.*\.0' is merged .*unmerge_adapter"):
+        coordinator.step()
+    coordinator.close()
 
 
 def test_an_ordinary_loop_is_never_accused(capfd: pytest.CaptureFixture[str]) -> None:

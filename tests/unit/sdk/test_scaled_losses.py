@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from chaos import Coordinator
 from chaos.frameworks.torch_scaling import refuse_scaled_losses
 
 LOOKS = 20
@@ -57,3 +58,23 @@ def test_a_scaler_of_a_class_of_its_own_is_found_while_somebody_has_it() -> None
         refuse_scaled_losses("here")
     del scaler
     refuse_scaled_losses("here")
+
+
+def test_unscale_that_is_forgotten_in_a_later_step_alone_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    coordinator = Coordinator(standalone=True, handle_signals=False)
+    coordinator.register(model, optimizer)
+    said = []
+    for unscales in (True, True, False, False, True, False):
+        loss = scaler.scale(model(torch.ones(2, 3)).mean())
+        loss.backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+        coordinator.step()
+        if unscales:
+            scaler.update()
+        said.append("without scaler.unscale_(optimizer), which earlier steps" in capfd.readouterr().err)
+    coordinator.close()
+    assert said == [False, False, True, False, False, True], "anew where it was remembered in between"
