@@ -149,10 +149,13 @@ class LocalTraining(Protocol):
         is what its `finish` makes common, whatever follows."""
         ...
 
-    def finish(self, round: int, steps: int, metrics: Mapping[str, float]) -> Sequence[Slot]:
+    def finish(
+        self, round: int, steps: int, metrics: Mapping[str, float], common: Mapping[int, Bytes]
+    ) -> Sequence[Slot]:
         """Round `round` was applied: the live buffers are those of its end, and, unless the phase was closed, the live
         parameters. The schedules stand where `steps` steps after the last round leave them, whatever this site did; the
-        function of the user runs. Returns the parameters that it changed."""
+        function of the user runs. Returns the parameters that it changed: `common` has what they were, by `id` of the
+        slot."""
         ...
 
     def go_on(self, steps: int) -> None:

@@ -207,7 +207,9 @@ class NumpyLocalTraining:
         """There are none."""
         return nullcontext()
 
-    def finish(self, round: int, steps: int, metrics: Mapping[str, float]) -> Sequence[Slot]:
+    def finish(
+        self, round: int, steps: int, metrics: Mapping[str, float], common: Mapping[int, Bytes]
+    ) -> Sequence[Slot]:
         """Arrays have no schedule: `apply` has the number of its step."""
         self._framework.discard()
         return ()

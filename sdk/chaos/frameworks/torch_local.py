@@ -108,22 +108,19 @@ class TorchLocalTraining:
             self._schedule_up_to(steps)
             self._closed = [item.live().copy() for item in self._committed]
 
-    def finish(self, round: int, steps: int, metrics: Mapping[str, float]) -> Sequence[Slot]:
+    def finish(
+        self, round: int, steps: int, metrics: Mapping[str, float], common: Mapping[int, Bytes]
+    ) -> Sequence[Slot]:
         changed: list[Slot] = []
         with self._watch.update():
             closed, self._closed = self._closed, None
             if closed is None:
                 self._schedule_up_to(steps)
             if self._on_update is not None:
-                before = [
-                    parameter.detach().clone() for _, parameter in self._parameters
-                ]  # what `.data` changes counts
                 told = tuple(name.removeprefix("optimizer.") for name in self.optimizers)
                 self._on_update(Update(round=round, optimizers=told, metrics=metrics))
-                changed = [
-                    slot
-                    for (slot, parameter), then in zip(self._parameters, before, strict=True)
-                    if not torch.equal(parameter.detach(), then)
+                changed = [  # what `.data` changes counts
+                    slot for slot, parameter in self._parameters if not _has(parameter, slot, common[id(slot)])
                 ]
             self._clear_gradients()
             with torch.no_grad():
@@ -172,3 +169,9 @@ class TorchLocalTraining:
                 for scheduler in self._schedulers.values():
                     scheduler.step()
         self._scheduled += max(0, steps)
+
+
+def _has(parameter: torch.Tensor, slot: Slot, values: Bytes) -> bool:
+    """Whether it has these values, as it was given them; in the type of a vector, on the CPU, nothing is copied."""
+    then = torch.from_numpy(values).view(getattr(torch, slot.summed_as)).view(slot.shape)
+    return torch.equal(parameter.detach(), then.to(parameter))

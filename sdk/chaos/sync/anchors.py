@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,15 +45,19 @@ class Anchor:
         kept = [one.view(np.uint8)[piece.start : piece.stop].view(one.dtype) for one in used]
         outer.step(self.part(piece), kept, mean.view(self.values.dtype))
 
+    def slots(self) -> Iterator[tuple[Slot, Bytes]]:
+        """Each parameter of the run, and where its values lie."""
+        start = 0
+        for slot in self.run.slots:
+            yield slot, self.bytes[start : start + slot.size_bytes]
+            start += slot.size_bytes
+
     def take_over(self, framework: Framework, changed: set[int]) -> None:
         """The function of the user has changed these live parameters (a constraint, by `id` of the slot): so the anchor
         is."""
-        start = 0
-        for slot in self.run.slots:
-            stop = start + slot.size_bytes
+        for slot, values in self.slots():
             if id(slot) in changed:
-                framework.read(What.VALUE, [slot], self.bytes[start:stop])
-            start = stop
+                framework.read(What.VALUE, [slot], values)
 
     def items(self, outer: OuterSGD) -> Sequence[StateItem]:
         """An array of the state for each parameter, then those that the outer optimizer keeps."""

@@ -251,7 +251,9 @@ class LocalStepsSession:
             if anchor is None or not gave:
                 data = data if anchor is None else anchor.bytes[piece.start : piece.stop]
                 self._fragments.write(self._framework, piece, data)
-        changed = {id(slot) for slot in self._local.finish(round, self._plan.steps, agreed.metrics)}
+        anchors = self._anchors.values() if self._local.has_hook else ()
+        common = {id(slot): values for anchor in anchors for slot, values in anchor.slots()}
+        changed = {id(slot) for slot in self._local.finish(round, self._plan.steps, agreed.metrics, common)}
         for anchor in self._anchors.values() if changed else ():
             anchor.take_over(self._framework, changed)
         self._applied(round, part, gave)

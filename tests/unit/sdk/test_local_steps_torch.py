@@ -15,6 +15,7 @@ from tests.unit.sdk.fake_daemon import FakeDaemon
 torch = pytest.importorskip("torch", reason="trainings of torch")
 
 from chaos import ChangedOutside, Coordinator, DiLoCo, LocalSGD, Update  # noqa: E402
+from chaos.frameworks.torch_local import TorchLocalTraining  # noqa: E402
 from chaos.state import State  # noqa: E402
 from chaos.sync import SyncMode  # noqa: E402
 from chaos.testing import LocalRun  # noqa: E402
@@ -329,3 +330,37 @@ def test_sites_with_schedules_momentum_and_statistics_stay_equal() -> None:
     with LocalRun(sites=3) as run:
         one, two, three = run.together(*(script(number) for number in range(3)))
     assert one == two == three and len(set(one)) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_what_on_update_changes_past_the_counters_is_found_without_a_copy_of_the_parameters(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.Linear(3, 2, dtype=dtype)
+    changes = iter([False, True])
+
+    def constrain(update: Update) -> None:
+        if next(changes):
+            model.bias.data.fill_(0.25)
+
+    coordinator = Coordinator(standalone=True, handle_signals=False, sync=LocalSGD(every=1))
+    coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.1), on_update=constrain)
+    found: list[list[str]] = []
+    copies: list[Any] = []
+    clone = torch.Tensor.clone
+    finish = TorchLocalTraining.finish
+
+    def noted(*arguments: Any) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.Tensor, "clone", lambda tensor: copies.append(tensor.shape) or clone(tensor))
+            changed = finish(*arguments)
+        found.append([slot.name for slot in changed])
+        return changed
+
+    monkeypatch.setattr(TorchLocalTraining, "finish", noted)
+    for _ in range(2):
+        model(torch.full((1, 3), 0.3, dtype=dtype)).sum().backward()
+        coordinator.step()
+    coordinator.close()
+    assert model.weight.shape not in copies and found == [[], ["model.bias"]]
+    assert model.bias.tolist() == [0.25, 0.25]
