@@ -172,7 +172,8 @@ class WorkerGroupMachine(ToBeDone):
         if again:
             self.do(ev.StartWorker(worker=self._crew.start()))
         if forming:
-            again or self.end(f"worker {worker} ended before the training began: {reason}")
+            if not again:
+                self.end(f"worker {worker} ended before the training began: {reason}")
             return
         if self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
             if worker in (self.training if self.phase is GroupPhase.TRAINING else self._ordered):
