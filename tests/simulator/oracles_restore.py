@@ -65,8 +65,9 @@ class RestoreOracle:
         )
 
     def _state(self, number: int, era: Era | None = None) -> str | None:
-        """Of the run's history as it stands, or stood in that era. A round that was resolved by sites that had all forgotten it may still be
-        known to a worker or a disk; what came after a state that the run went back to is void."""
+        """Of the run's history as it stands, or stood in that era. A round that was resolved by sites that had all
+        forgotten it may still be known to a worker or a disk; what came after a state that the run went back to is
+        void."""
         era = era or self._rounds.eras[-1]
         while era is not None:
             if number in era.states:

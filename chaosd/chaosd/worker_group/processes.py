@@ -71,10 +71,10 @@ def launch(
 
 
 class WorkerProcesses:
-    """`ended(worker, reason, killed)` is told once for each worker that ends, within milliseconds. `memory`: the descriptor of
-    the shared memory for a run of institutions. `group_size`: processes of one worker, a device group: when one of them
-    dies, the others are ended with it. `placement`: of workers on devices; a worker for which no device is free is
-    started when one is."""
+    """`ended(worker, reason, killed)` is told once for each worker that ends, within milliseconds. `memory`: the
+    descriptor of the shared memory for a run of institutions. `group_size`: processes of one worker, a device group:
+    when one of them dies, the others are ended with it. `placement`: of workers on devices; a worker for which no
+    device is free is started when one is."""
 
     def __init__(
         self,
