@@ -134,3 +134,10 @@ class GroupBench:
         generation = self.machine.generation
         tag = StepTag(generation=generation, step=step, phase=phase)
         self.say(worker, msg.Stopped(generation=generation, tag=tag))
+
+
+def ended(bench: GroupBench) -> str:
+    """It has ended, and with which word."""
+    (end,) = bench.taken(ev.EndGroup)
+    assert bench.phase is GroupPhase.ENDED
+    return end.failed

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.protocols.worker_group.group_bench import GroupBench, hello
+from tests.unit.protocols.worker_group.group_bench import GroupBench, ended, hello
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
 from chaos_protocols.worker_group.tags import StepPhase
-
-
-def ended(bench: GroupBench) -> str:
-    (end,) = bench.taken(ev.EndGroup)
-    assert bench.phase is GroupPhase.ENDED
-    return end.failed
 
 
 def test_every_phase_but_the_last_can_be_left_and_every_change_happens_somewhere() -> None:
@@ -55,28 +49,6 @@ def test_a_worker_that_trains_something_else_ends_the_group_and_the_reason_names
     assert text in ended(bench)
     told = bench.told(msg.Finish)
     assert set(told) == {0, 1} and text in told[1].failed, "who is refused hears it, too"
-
-
-def test_a_script_that_ends_before_the_training_began_is_not_started_again() -> None:
-    bench = GroupBench(workers=2, restarts=3)
-    bench.taken(ev.StartWorker)
-    bench.lose(1)
-    assert "worker 1 ended before the training began" in ended(bench)
-    assert not bench.taken(ev.StartWorker)
-
-
-def test_who_is_killed_before_the_training_began_is_started_anew_as_often_as_the_restarts_allow() -> None:
-    bench = GroupBench(workers=2, restarts=1)
-    bench.taken(ev.StartWorker)
-    bench.say(0, hello(0))
-    bench.feed(ev.WorkerGone(worker=1, reason="ended by SIGKILL", killed=True))
-    assert [each.worker for each in bench.taken(ev.StartWorker)] == [2]
-    bench.lose(0)
-    assert [each.worker for each in bench.taken(ev.StartWorker)] == [3], "it had come to its first step"
-    bench.say(2, hello(2))
-    assert bench.phase is GroupPhase.FORMING
-    bench.feed(ev.WorkerGone(worker=3, reason="ended by SIGKILL", killed=True))
-    assert "worker 3 ended before the training began: ended by SIGKILL" in ended(bench)
 
 
 def test_go_is_said_when_the_last_is_ready_and_the_plan_is_in_force_then() -> None:
@@ -237,56 +209,11 @@ def test_a_failed_group_without_a_death_is_built_anew_but_not_for_ever() -> None
     assert "failed 6 times in a row" in ended(bench)
 
 
-def test_restarts_are_counted() -> None:
-    bench = GroupBench(restarts=1)
-    bench.train()
-    bench.taken(ev.StartWorker)
-    bench.lose(3)
-    bench.lose(2)
-    assert len(bench.taken(ev.StartWorker)) == 1
-
-
 def test_a_spare_that_the_plan_does_not_need_is_left_alone() -> None:
     bench = GroupBench(workers=4, spares=1)
     bench.train()
     bench.lose(4)
     assert bench.phase is GroupPhase.TRAINING and not bench.told(msg.Stop)
-
-
-def test_no_plan_waits_for_a_worker_on_its_way_and_ends_where_none_comes() -> None:
-    bench = GroupBench(restarts=1)
-    bench.train()
-    bench.taken(ev.StartWorker)
-    bench.lose(3)
-    for worker in (0, 1, 2):
-        bench.stopped(worker, 0)
-    asked = bench.taken(ev.AskPlanner)[-1]
-    bench.feed(ev.NoPlanMade(asked=asked.asked, reason="too little memory", hopeless=False))
-    assert bench.phase is GroupPhase.WAITING
-    bench.say(4, hello(4))
-    assert bench.phase is GroupPhase.DECIDING
-    asked = bench.taken(ev.AskPlanner)[-1]
-    bench.feed(ev.NoPlanMade(asked=asked.asked, reason="too little memory", hopeless=False))
-    assert ended(bench).startswith("too little memory. No further worker is on its way: start again, with more --rest")
-
-
-def test_where_nobody_is_on_its_way_any_more_the_planner_is_asked_for_a_plan_without_them() -> None:
-    """What was waited for may be a shape that fewer workers do not have."""
-    bench = GroupBench(restarts=1)
-    bench.train()
-    bench.taken(ev.StartWorker)
-    bench.lose(3)
-    for worker in (0, 1, 2):
-        bench.stopped(worker, 0)
-    asked = bench.taken(ev.AskPlanner)[-1]
-    assert asked.more
-    bench.feed(ev.NoPlanMade(asked=asked.asked, reason="2 pipelines need 4 workers", hopeless=False))
-    bench.lose(4)
-    asked = bench.taken(ev.AskPlanner)[-1]
-    assert not asked.more and bench.phase is GroupPhase.DECIDING
-    bench.plan((0, 1))
-    bench.ready()
-    assert bench.phase is GroupPhase.TRAINING
 
 
 def test_a_script_that_raises_ends_the_group_for_all_with_its_text() -> None:
@@ -382,37 +309,3 @@ def test_an_unlisted_pair_is_an_error_and_not_silence() -> None:
     bench = GroupBench()
     with pytest.raises(LocalProtocolError, match="a worker group that is forming cannot be told: everybody is ready"):
         bench.machine._change(GroupChange.READY)
-
-
-def test_all_workers_that_die_while_the_first_plan_is_built_are_started_anew_so_often_and_no_oftener() -> None:
-    bench = GroupBench(restarts=2)
-    for turn in range(3):
-        bench.form()
-        if bench.phase is GroupPhase.ENDED:
-            break
-        bench.plan()
-        bench.taken(ev.AskPlanner)
-        for worker in sorted(bench.machine.present):
-            bench.lose(worker)
-        assert bench.phase is GroupPhase.DECIDING or turn == 2
-        assert len([e for e in bench.effects if isinstance(e, ev.StartWorker)]) == (4 if turn < 2 else 0)
-        assert bench.asked is not None
-        bench.feed(ev.NoPlanMade(asked=bench.asked.asked, reason="no worker is here", hopeless=False))
-    assert turn == 2 and "no worker is here. No further worker is on its way" in ended(bench)
-
-
-def test_after_the_beginning_restarts_are_counted_afresh_and_all_together() -> None:
-    bench = GroupBench(restarts=2)
-    bench.form()
-    bench.plan()
-    bench.lose(0)
-    (again,) = bench.taken(ev.StartWorker)
-    bench.say(again.worker, hello(again.worker))
-    for worker in (1, 2, 3):
-        bench.stopped(worker, 0)
-    bench.plan()
-    bench.ready()
-    bench.taken(ev.StartWorker)
-    for worker in (1, 2, 3):
-        bench.lose(worker)
-    assert len(bench.taken(ev.StartWorker)) == 2
