@@ -39,14 +39,19 @@ def test_restarts_are_counted() -> None:
     assert len(bench.taken(ev.StartWorker)) == 1
 
 
-def test_no_plan_waits_for_a_worker_on_its_way_and_ends_where_none_comes() -> None:
+def one_on_its_way() -> tuple[GroupBench, ev.AskPlanner]:
+    """Worker 3 of four is lost, the one in its place was started and has not said hello; what the planner is asked."""
     bench = GroupBench(restarts=1)
     bench.train()
     bench.taken(ev.StartWorker)
     bench.lose(3)
     for worker in (0, 1, 2):
         bench.stopped(worker, 0)
-    asked = bench.taken(ev.AskPlanner)[-1]
+    return bench, bench.taken(ev.AskPlanner)[-1]
+
+
+def test_no_plan_waits_for_a_worker_on_its_way_and_ends_where_none_comes() -> None:
+    bench, asked = one_on_its_way()
     bench.feed(ev.NoPlanMade(asked=asked.asked, reason="too little memory", hopeless=False))
     assert bench.phase is GroupPhase.WAITING
     bench.say(4, hello(4))
@@ -58,13 +63,7 @@ def test_no_plan_waits_for_a_worker_on_its_way_and_ends_where_none_comes() -> No
 
 def test_where_nobody_is_on_its_way_any_more_the_planner_is_asked_for_a_plan_without_them() -> None:
     """What was waited for may be a shape that fewer workers do not have."""
-    bench = GroupBench(restarts=1)
-    bench.train()
-    bench.taken(ev.StartWorker)
-    bench.lose(3)
-    for worker in (0, 1, 2):
-        bench.stopped(worker, 0)
-    asked = bench.taken(ev.AskPlanner)[-1]
+    bench, asked = one_on_its_way()
     assert asked.more
     bench.feed(ev.NoPlanMade(asked=asked.asked, reason="2 pipelines need 4 workers", hopeless=False))
     bench.lose(4)
