@@ -105,10 +105,14 @@ class Inbound:
 
     def _is_of_another_start(self, event: events.EnvelopeReceived) -> bool:
         """A neighbour speaks for itself, and for another start of its daemon than the one that has proven itself when
-        this link came up: the word is an old one, or not its own."""
+        this link came up: the word is an old one, or not its own. Or, whoever brings it, that of an older start than
+        the roster has: what it promises, another daemon with its key does not keep."""
         links, neighbour, envelope = self._network.links, event.neighbour, event.envelope
-        speaks_for_itself = envelope.source == neighbour and links.is_up(neighbour)
-        return speaks_for_itself and not links.is_up(neighbour, envelope.incarnation)
+        source, start = envelope.source, envelope.incarnation
+        if source == neighbour and links.is_up(neighbour) and not links.is_up(neighbour, start):
+            return True
+        key = self._keys.key_of(neighbour) if source == neighbour else envelope.public_key
+        return self._keys.is_older_start(source, start, key)
 
     def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:
         """One message for this site into the part that it concerns; what the agreement asks for then. Bounds and types

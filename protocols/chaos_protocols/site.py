@@ -230,6 +230,7 @@ class SiteMachine(SiteParts):
         self.participation.roster_changed(old, command)
         if rekeyed:
             self._keys_changed(rekeyed)
+        self.link_keys.starts_changed()
         self._lift_fence()  # only now: the rounds know the new views, so nothing is contributed under the old tag
         self._look_for_the_leader()
 

@@ -215,4 +215,20 @@ PRESENT = (
         ),
         test="test_called_off_restore:test_a_state_that_a_worker_loads_while_its_site_is_removed_is_said_to_be_there",
     ),
+    Undone(
+        row=153,
+        patches=(Patch("chaos_protocols.site:SiteMachine._install", "self.link_keys.starts_changed()", "pass"),),
+        test="test_later_start:test_the_link_to_an_older_start_than_the_run_has_agreed_on_is_closed",
+    ),
+    Undone(
+        row=154,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.is_lost",
+                "since_s is None and self.is_apart",
+                "False",
+            ),
+        ),
+        test="test_pause:test_a_late_word_of_a_scheduler_to_which_no_way_leads_keeps_nobody_waiting_for_its_silence",
+    ),
 )

@@ -1,5 +1,5 @@
 """The keys with which this site's links came in and words were signed, what neighbours tell each other of keys, and
-which of two keys of one site wins (spec 20.5, 20.6, 20.9).
+which of two keys, or of two starts with one key, wins (spec 4.11, 20.5, 20.6, 20.9).
 
 Driven by `SiteMachine`: a link comes and goes, a neighbour tells, the run has agreed on something. A link whose key
 counts no more, or was followed by another one, is closed, and what was heard under that key of its site's newest start
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chaos_protocols.agreement.replica import RosterReplica
-from chaos_protocols.causes import Cause
+from chaos_protocols.causes import Cause, Why
 from chaos_protocols.links.network import Network
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
@@ -88,9 +88,30 @@ class LinkKeys:
         return is_no_later
 
     def _turn_away(self, site: SiteId) -> None:
+        self._close(site, Cause.SHUT_OUT.told(reason=FORMER_KEY), FORMER_KEY)
+
+    def _close(self, site: SiteId, why: Why, reason: str) -> None:
         outbox = self._outbox
-        outbox.emit(self._network.links.turn_away(site, Cause.SHUT_OUT.told(reason=FORMER_KEY), now_s=outbox.now_s))
-        outbox.record("refused", short(site), FORMER_KEY, "refused", None, "the link is closed")
+        outbox.emit(self._network.links.turn_away(site, why, now_s=outbox.now_s))
+        outbox.record("refused", short(site), reason, "refused", None, "the link is closed")
+
+    # -- the start that the run has agreed on
+
+    def is_older_start(self, site: SiteId, incarnation: int, key: bytes) -> bool:
+        """Whether the roster has a newer start of its daemon, with the key that this one shows (spec 4.11). Which
+        of two keys is the later one is no matter of start numbers."""
+        record = self._replica.roster.record(site)
+        return record is not None and incarnation < record.incarnation and (not key or self._ring.counts(site, key))
+
+    def starts_changed(self) -> None:
+        """Who dials with an older start than the roster has is not let in (spec 2.14). One that was linked before this
+        site knew goes: its word would pass for that of the site, which others have trained with."""
+        links = self._network.links
+        for site in links.up_sites():
+            start = links.neighbours[site].incarnation
+            if self.is_older_start(site, start, self.key_of(site)):
+                why = Cause.REFUSED_START.told(reason=f"start {start} is older than the one in the roster")
+                self._close(site, why, why.text)
 
     # -- links come and go
 

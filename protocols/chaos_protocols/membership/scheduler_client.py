@@ -72,15 +72,20 @@ class SchedulerClient:
     @property
     def is_lost(self) -> bool:
         """None is known for a while, it is known to be gone, or silent: a site takes its leader for one until the
-        time has passed that it has drawn, two election timeouts at most. Or this one leads, and hears no majority: one
-        of two voters stays the leader all the same (spec 5.10)."""
+        time has passed that it has drawn, two election timeouts at most, unless no way leads to it: then a word that
+        comes late, over a third site, is none of now. Or this one leads, and hears no majority: one of two voters stays
+        the leader all the same (spec 5.10)."""
         outbox, replica = self._outbox, self._replica
         if replica.leads:
             since_s: float | None = replica.raft.majority_heard_s(outbox.now_s) + outbox.settings.election_timeout_s
         else:
             since_s = replica.raft.leader_lost_s
-        if since_s is None:
-            since_s = replica.leader_seen_s if replica.raft.leader is None else replica.raft.leader_due_s
+        if since_s is None and replica.raft.leader is None:
+            since_s = replica.leader_seen_s
+        elif since_s is None and self.is_apart:
+            since_s = outbox.now_s - replica.raft.leader_silence_s(outbox.now_s)
+        elif since_s is None:
+            since_s = replica.raft.leader_due_s
         return since_s is not None and outbox.now_s - since_s > outbox.settings.failure_timeout_s
 
     @property

@@ -44,14 +44,18 @@ class Follower(Bench):
         )
         return self._say(*entries)
 
-    def _say(self, *entries: LogEntry) -> list[Any]:
+    def says_once_more(self, *, by: SiteId) -> list[Any]:
+        """A word of A's that nothing is new in comes late, over another site."""
+        return self._say(by=by)
+
+    def _say(self, *entries: LogEntry, by: SiteId = A) -> list[Any]:
         previous, previous_term = self.last, 1 if self.last == EPOCH else 2
         self.last += len(entries)
         said = AppendRequest(
             term=2, leader=A, previous_index=previous, previous_term=previous_term, entries=entries,
             commit_index=self.last, tenure=1,
         )  # fmt: skip
-        return self.hear(A, RaftEnvelope(message=said))
+        return self.hear(A, RaftEnvelope(message=said), by=by)
 
     def alive(self, seconds: float) -> list[Any]:
         """Time passes, and everybody is there all the while."""

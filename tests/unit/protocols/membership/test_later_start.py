@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.protocols.follower import Follower, of
-from tests.unit.protocols.one_site import A, B, Bench, D, E, leader_of, link, moving, roster_of
+from tests.unit.protocols.one_site import A, B, Bench, D, E, leader_of, link, moving, records, roster_of
 from tests.unit.protocols.scheduler.scheduler_kit import lose, report
 
 from chaos_protocols import events
+from chaos_protocols.agreement.commands import RenewSite
 from chaos_protocols.causes import Cause
-from chaos_protocols.effects import Dial, StopDaemon
+from chaos_protocols.effects import CloseLink, Dial, StopDaemon
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import LinkStateAdvertisement
 
@@ -63,6 +64,38 @@ def test_word_of_this_start_or_that_the_link_is_down_again_has_nobody_dialled() 
 def test_a_site_that_never_was_in_the_run_is_not_dialled_for_its_word() -> None:
     bench = far_from_b()
     assert not dialled(says(bench, E, THERE))
+
+
+def renewed_far_away() -> tuple[Follower, list[Any]]:
+    """Site d, linked with the older daemon of b, hears that the run has gone on with a later one: and what it does."""
+    bench = Follower(D, roster_of(A, B, D))
+    bench.taken()
+    return bench, bench.agreed(RenewSite(site=B, incarnation=THERE, address="b", views=bench.roster.views))
+
+
+def test_the_link_to_an_older_start_than_the_run_has_agreed_on_is_closed() -> None:
+    """It came up before this site knew; its older daemon would answer for what the later one has done (row 153)."""
+    bench, out = renewed_far_away()
+    assert [one.site for one in of(out, CloseLink)] == [B] and B not in bench.machine.links.up_sites()
+    assert [one.outcome for one in records(out, "refused")] == ["refused"]
+
+
+def test_the_word_of_an_older_start_than_the_run_has_agreed_on_is_not_taken_whoever_brings_it() -> None:
+    bench, _ = renewed_far_away()
+    for start, rejected in ((HERE, True), (THERE, False), (THERE + 1, False)):
+        before = bench.machine.inbound.rejected
+        report = LinkStateAdvertisement(
+            neighbour=E, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="connected"
+        )
+        bench.hear(B, report, by=A, incarnation=start)
+        assert (bench.machine.inbound.rejected > before) is rejected, start
+
+
+def test_a_link_to_the_start_that_the_run_has_agreed_on_stays() -> None:
+    bench = Follower(D, roster_of(A, B, D))
+    bench.up(B, incarnation=THERE)
+    out = bench.agreed(RenewSite(site=B, incarnation=THERE, address="b", views=bench.roster.views))
+    assert not of(out, CloseLink) and B in bench.machine.links.up_sites()
 
 
 def left_alone() -> Bench:

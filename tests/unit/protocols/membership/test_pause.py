@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.protocols.follower import hello, to_worker, training_member
+from tests.unit.protocols.follower import Follower, hello, to_worker, training_member
 from tests.unit.protocols.one_site import (
     EPOCH,
     MODEL,
@@ -16,6 +16,7 @@ from tests.unit.protocols.one_site import (
     C,
     D,
     heartbeat,
+    link,
     moving,
     records,
     roster_of,
@@ -284,3 +285,17 @@ def test_who_is_shown_that_its_key_is_in_use_elsewhere_ends_with_the_sentence() 
     out = bench.handle(events.DialFailed(site=B, reason="refused", why=found))
     (end,) = [one for one in out if isinstance(one, StopDaemon)]
     assert (end.graceful, end.cause, end.reason) == (False, Cause.KEY_ELSEWHERE, found.text)
+
+
+def test_a_late_word_of_a_scheduler_to_which_no_way_leads_keeps_nobody_waiting_for_its_silence() -> None:
+    """Row 154: it came over a third site, and was taken for a sign of life until an election would have been due."""
+    bench = Follower(D, roster_of(A, B, D, links=(link(A, D), link(B, D))))
+    bench.handle(events.LinkLost(site=A, incarnation=1, reason="end of file"))
+    bench.handle(events.DialFailed(site=A, reason="refused"))
+    bench.wait(1.2)
+    assert why(bench).cause is Cause.NO_QUORUM
+    bench.says_once_more(by=B)
+    for _ in range(11):
+        bench.handle(moving(B))
+        bench.wait(0.1)
+    assert bench.machine.participation.client.is_apart and why(bench).cause is Cause.NO_QUORUM
