@@ -368,7 +368,7 @@ class RoundsOracle:
             return  # taken back in the same step: later entries of the log say otherwise
         if worker.round != number - 1:
             self._fail(4, f"{node.name} is to train for round {number} in the state of round {worker.round}")
-        self._is_state(node, self.era_of(node.machine.roster.epoch), worker.round, worker.state, "trains from")
+        self._is_state(node, self.era_at(node), worker.round, worker.state, "trains from")
 
     def _is_state(self, node: Node, era: Era, number: int, state: str, does: str) -> None:
         owner = era.owner(number, state=True)
