@@ -29,7 +29,7 @@ def judged(epoch: int, state: str) -> list[str]:
 
 
 def test_who_has_left_trains_from_the_state_of_the_run_as_it_was_while_it_took_part() -> None:
-    """Seed 6035862: it heard in one word that the run goes on from its worker, that it has left, and of the new start."""
+    """Seed 6035862: one word told it that the run goes on from its worker, that it has left, and of the new start."""
     assert judged(FROM_B, "s2") == judged(ANEW, "s2") == []
 
 

@@ -121,8 +121,8 @@ LATEST = (
         patches=(
             Patch(
                 "chaos_protocols.membership.scheduler_client:SchedulerClient.is_lost",
-                "if replica.raft.leader is None else replica.raft.leader_due_s",
-                "if replica.raft.leader is None else None",
+                "since_s = replica.raft.leader_due_s",
+                "pass",
             ),
             Patch(
                 "chaos_protocols.agreement.replica:RosterReplica.role_changed",

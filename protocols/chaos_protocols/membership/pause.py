@@ -136,13 +136,14 @@ class Pause:
         if self._state.is_unsure:
             return Cause.SCRIPT_ANSWERS.told()  # `Asking` says nothing before
         beats = [beat for site in up if (beat := network.links.neighbours[site].beat) is not None]
-        if joining.is_unheard and any(beat.epoch > 0 for beat in beats):  # whoever was named may be gone since
+        a_run_is_there = any(beat.epoch > 0 for beat in beats)
+        if joining.is_unheard and a_run_is_there:  # whoever was named may be gone since
             return Cause.RUN_WITHOUT_SCHEDULER.told(sites=_named(up))
         if joining.answer is not None:
             return joining.answer
         if not beats or self._client.scheduler is not None:
             return Cause.ASKING.told()
-        if any(beat.epoch > 0 for beat in beats):
+        if a_run_is_there:
             return Cause.RUN_WITHOUT_SCHEDULER.told(sites=_named(up))
         if self._replica.was_in_run:
             return self._why_no_scheduler()

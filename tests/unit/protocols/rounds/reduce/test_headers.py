@@ -13,6 +13,8 @@ from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, SITES_MAX
 from chaos_protocols.rounds.state_check import CHECKED_SITES_MAX
 from chaos_protocols.wire.bulk import (
+    BLOCK_BYTES_MAX,
+    BLOCK_BYTES_MIN,
     CHECK_BYTES,
     BulkHeader,
     ChunkDown,
@@ -36,7 +38,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "transfer": st.text(max_size=64),
     "hash": st.binary(min_size=32, max_size=32),
     "have": st.lists(st.binary(min_size=32, max_size=32), max_size=20).map(b"".join),
-    "block_bytes": st.integers(1, 1 << 20),
+    "block_bytes": st.integers(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX),
 }
 NUMBER = st.integers(0, 1 << 24)
 
