@@ -287,6 +287,11 @@ LATE = (
                 "since_s = replica.raft.leader_lost_s",
                 "since_s = None",
             ),
+            Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.is_lost",
+                "since_s is None and self.is_apart",
+                "False",
+            ),
         ),
         test="test_pause:test_a_member_without_a_vote_says_soon_that_no_way_leads_to_its_scheduler",
     ),
