@@ -16,7 +16,7 @@ from chaos_planner.overlay.shards import ranges, seconds_per_shard, shards_of
 from chaos_planner.overlay.trees import LinkFacts
 from chaos_protocols.agreement.roster import LinkRecord
 from chaos_protocols.agreement.views import LinkKey, SourceFacts
-from chaos_protocols.names import SiteId, link_key
+from chaos_protocols.names import SiteId, link_key, short
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, SyncPlan, Tree
 
 RATE_UNKNOWN_BYTES_PER_S = 12.5e6
@@ -24,7 +24,9 @@ RATE_UNKNOWN_BYTES_PER_S = 12.5e6
 
 
 def _facts(rate_bytes_per_s: float, rtt_s: float) -> LinkFacts:
-    return LinkFacts(rate_bytes_per_s=rate_bytes_per_s or RATE_UNKNOWN_BYTES_PER_S, latency_s=rtt_s / 2)
+    unknown = not rate_bytes_per_s
+    rate = RATE_UNKNOWN_BYTES_PER_S if unknown else rate_bytes_per_s
+    return LinkFacts(rate_bytes_per_s=rate, latency_s=rtt_s / 2, assumed=unknown)
 
 
 @lru_cache(maxsize=4096)
@@ -133,6 +135,8 @@ class DaemonPlanner:
         facts = ReplicationFacts(r_s=tuple(r_s), p_s=tuple(p_s), num_shards=shards_of(state_bytes, shard_bytes))
         assignment = _replicate(facts, self.policy)
         pieces = ranges(assignment.counts, state_bytes, shard_bytes)
+        assumed = [short(source.site) for source in ordered if not source.rate_bytes_per_s]
+        told = f"; {RATE_UNKNOWN_BYTES_PER_S * 8e-6:g} Mbit/s assumed of {', '.join(assumed)}" if assumed else ""
         parts = tuple(
             SourceRange(source=source.site, start=start, stop=stop)
             for source, (start, stop) in zip(ordered, pieces, strict=True)
@@ -145,6 +149,6 @@ class DaemonPlanner:
             state_bytes=state_bytes,
             shard_bytes=shard_bytes,
             ranges=parts,
-            reason=assignment.reason[:1024],
+            reason=f"{assignment.reason}{told}"[:1024],
             adaptive=self.policy == "chaos",
         )

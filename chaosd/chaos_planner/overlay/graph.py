@@ -40,6 +40,8 @@ class LinkFacts:
 
     rate_bytes_per_s: float
     latency_s: float
+    assumed: bool = False
+    """Nobody has measured it: the rate is what the planner takes for such a link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +159,7 @@ def usable_links(links: Mapping[tuple[str, str], LinkFacts]) -> dict[Edge, LinkF
         usable[edge] = LinkFacts(
             rate_bytes_per_s=min(facts.rate_bytes_per_s, known.rate_bytes_per_s) if known else facts.rate_bytes_per_s,
             latency_s=max(latency_s, known.latency_s) if known else latency_s,
+            assumed=facts.assumed or (known is not None and known.assumed),
         )
     return {edge: facts for edge, facts in usable.items() if edge not in dead}
 

@@ -184,8 +184,8 @@ def star(
     return _plan(sites, links, uplinks, num_trees_max, learners, _bounded(star_tree))
 
 
-LIMITS_NAMED_MAX = 8
-"""Sites in one reason that send less than their links carry."""
+LIMITS_NAMED_MAX, ASSUMED_NAMED_MAX = 8, 3
+"""In one reason: sites that send less than their links carry; links whose rate nobody has measured."""
 
 POLICIES: Mapping[str, TreePolicy] = MappingProxyType({"tree": tree, "trees": pack, "ring": ring, "star": star})
 
@@ -234,6 +234,7 @@ def _plan(
     if overlay.uplinks:
         limits = [f"{site} {limit * 8e-6:,.1f}" for site, limit in sorted(overlay.uplinks.items())]
         why += f"; send at most (Mbit/s): {', '.join(limits[:LIMITS_NAMED_MAX])}"
+    why += _assumed(overlay, edges)
     rate = overlay.rate_bytes_per_s(edges)
     rooted_weight = dict.fromkeys(overlay.sites, 0.0)
     trees = [_rooted(overlay, chosen, weight, rooted_weight) for weight, chosen in edges]
@@ -247,6 +248,18 @@ def _plan(
         reason=why[:REASON_CHARACTERS_MAX],
         left_out=tuple(left_out),
     )
+
+
+def _assumed(overlay: Overlay, trees: Sequence[WeightedEdges]) -> str:
+    """Of the links along which these trees go: those whose rate is taken for granted, so that nobody takes it for a
+    measured one."""
+    used = sorted({edge for _, edges in trees for edge in edges})
+    found = [(edge, overlay.links[edge].rate_bytes_per_s) for edge in used if overlay.links[edge].assumed]
+    if not found:
+        return ""
+    told = ", ".join(f"{one} - {other} ({rate * 8e-6:,.1f})" for (one, other), rate in found[:ASSUMED_NAMED_MAX])
+    more = f" and {len(found) - ASSUMED_NAMED_MAX} more" if len(found) > ASSUMED_NAMED_MAX else ""
+    return f"; assumed, since not measured (Mbit/s): {told}{more}"
 
 
 def _rooted(overlay: Overlay, edges: Sequence[Edge], weight: float, rooted_weight: dict[str, float]) -> WeightedTree:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from chaos_protocols.agreement.roster import LinkRecord
-from chaos_protocols.names import SiteId
+from chaos_protocols.agreement.views import SourceFacts
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 from chaosd.api.status import AveragingStatus
 from chaosd.cli.render import _averaging
@@ -57,6 +58,18 @@ def test_a_plan_is_as_fast_as_its_fullest_link() -> None:
     assert planner.rate_bytes_per_s(plan, links) == 0.0
     alone = SyncPlan(trees=(Tree(weight=1.0, root=A, parent=()),), reason="alone")
     assert planner.rate_bytes_per_s(alone, {}) == math.inf
+
+
+def test_what_is_planned_with_an_assumed_rate_says_so() -> None:
+    planner, links = DaemonPlanner(), mesh(A, B, C)
+    links[A, B] = msgspec.structs.replace(links[A, B], rate_bytes_per_s=0.0)
+    told = planner.sync((A, B), (), {(A, B): links[A, B]}, several=False).reason
+    assert f"carries 100.0 Mbit/s; assumed, since not measured (Mbit/s): {A} - {B} (100.0)" in told
+    sources = tuple(SourceFacts(site=site, rate_bytes_per_s=rate, rtt_s=0.02) for site, rate in ((A, 1e7), (B, 0.0)))
+    plan = planner.replicate(
+        transfer="t", joiner=C, round_number=1, state_bytes=1 << 20, shard_bytes=1 << 16, sources=sources
+    )
+    assert plan.reason.endswith(f"; 100 Mbit/s assumed of {short(B)}")
 
 
 def test_a_tree_is_as_deep_as_its_farthest_site() -> None:

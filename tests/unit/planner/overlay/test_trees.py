@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from scipy.optimize import linprog
@@ -136,6 +137,19 @@ def test_a_learner_without_a_link_to_a_member_is_left_out_and_named() -> None:
     plan = trees.tree("abcd", {**CHAIN, ("x", "y"): link(1), ("a", "y"): link(1)}, learners=["x", "y"])
     assert plan.left_out == ("x",)
     assert "no usable link from learner x to a member" in plan.reason
+
+
+@pytest.mark.parametrize("policy", [trees.pack, trees.tree, trees.star])
+def test_a_rate_that_nobody_has_measured_is_told_as_assumed(policy: trees.TreePolicy) -> None:
+    links = {("a", other): link(12.5e6) for other in "bcdefg"}
+    assert "assumed" not in policy("abcdefg", links).reason
+    for other in "bcdef":
+        links["a", other] = replace(links["a", other], assumed=True)
+    links["f", "g"] = replace(link(1.0), assumed=True)  # no tree goes along it
+    told = policy("abcdefg", links, num_trees_max=1).reason
+    assert told.endswith(
+        "; assumed, since not measured (Mbit/s): a - b (100.0), a - c (100.0), a - d (100.0) and 2 more"
+    )
 
 
 def test_a_learner_spreads_over_its_links_when_there_are_several_trees() -> None:
