@@ -114,9 +114,8 @@ class CheckpointFolder:
         spare_bytes = min(disk.total // SPARE_PART, SPARE_BYTES_MAX)
         if disk.free < needed_bytes + spare_bytes:
             raise CheckpointError(
-                f"{self.folder} has {disk.free / 2**20:,.0f} MiB free: a checkpoint of {needed_bytes / 2**20:,.0f} MiB "
-                f"would leave less than {spare_bytes / 2**20:,.0f}, and is left out. Free space, or choose another "
-                "checkpoint_dir"
+                f"{self.folder} has {_size(disk.free)} free: a checkpoint of {_size(needed_bytes)} would leave less "
+                f"than {_size(spare_bytes)}, and is left out. Free space, or choose another checkpoint_dir"
             )
 
     def load(self, facts: CheckpointFacts, state: memoryview, spec: StateSpec, stopped: Callable[[], bool]) -> None:
@@ -162,6 +161,13 @@ def _sync_folder(folder: Path) -> None:
         sync_data(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _size(count: int) -> str:
+    """In a unit in which it is not 0: on a small disk tenths of a MiB decide."""
+    if count < 1 << 10:
+        return f"{count} bytes"
+    return f"{count / 2**10:,.0f} KiB" if count < 10 << 20 else f"{count / 2**20:,.0f} MiB"
 
 
 def _why(error: Exception) -> str:

@@ -74,7 +74,7 @@ class Recorder:
         number = self._history.append(record)
         took = f" in {record.duration_s * 1000:.0f} ms" if record.duration_s is not None else ""
         outcome = f" {record.outcome}{took}" if record.outcome else ""
-        told = f"{record.kind} {record.subject}:{outcome} ({record.cause}) {record.reason}"
+        told = f"{record.kind} {record.subject}:{outcome} ({record.cause}) {record.reason}".rstrip()
         told = "".join(one if one.isprintable() else "?" for one in told)  # names come from other sites
         log.log(
             logging.WARNING if record.outcome == "failed" else logging.INFO,

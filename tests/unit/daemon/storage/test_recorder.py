@@ -65,6 +65,13 @@ async def test_what_fails_is_a_warning_in_the_log(tmp_path: Path, caplog: pytest
     assert [one.levelname for one in caplog.records] == ["INFO", "INFO", "WARNING"]
 
 
+def test_a_line_of_the_log_ends_with_its_last_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with History.open(tmp_path / "history.sqlite") as history:
+        Recorder(history, MACHINE, SiteNames(MACHINE)).record(replace(EMPTY, reason=""))
+    assert [one.getMessage() for one in caplog.records] == ["pause round 7: (all gave weight 0)"]
+
+
 async def test_what_was_counted_is_in_the_history_when_the_daemon_ends(tmp_path: Path) -> None:
     with History.open(tmp_path / "history.sqlite") as history:
         recorder = Recorder(history, MACHINE, SiteNames(MACHINE))
