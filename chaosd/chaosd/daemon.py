@@ -92,6 +92,8 @@ class Daemon:
         """Reads the configuration again; None: it did not come from a file."""
         self.listening: socket.socket | None = None
         """Listens at the configured address already; None: the daemon opens the port itself."""
+        self.greeting: Callable[[], object] | None = None
+        """Told as soon as this daemon has all that it needs, before its first line in the log."""
         self.metrics = Metrics()
         self._address = config.advertise if config.advertise != config.listen else None
         """What neighbours are told, where it is not what this site listens at."""
@@ -249,6 +251,8 @@ class Daemon:
 
     def _greet(self) -> None:
         config = self.config
+        if self.greeting is not None:
+            self.greeting()
         if self._journal.recovered.note:
             log.warning("journal: %s", self._journal.recovered.note)
         log.info("site %s (%s) of run '%s', listening on %s", short(self.identity.site), config.name, config.run,
@@ -318,10 +322,11 @@ def run_daemon(
     *,
     reload: Callable[[], SiteConfig] | None = None,
     listening: socket.socket | None = None,
+    greeting: Callable[[], object] | None = None,
 ) -> int:
     """Run one site's daemon until it ends; the exit status. When its script alone has left, another life of it follows:
     to the run it is a daemon that was started anew, and nothing of the former life counts. `reload` reads its
-    configuration again; its first life takes over the socket `listening`.
+    configuration again; its first life takes over the socket `listening`, and calls `greeting` once it has started.
 
     Raises IdentityError, JournalError, HistoryError, ListenError or UnixSocketError, each with a remedy, when it cannot
     start."""
@@ -348,6 +353,7 @@ def run_daemon(
             daemon.page_door = page_door = page_door or daemon.page_door
             daemon.reload = reload
             daemon.listening, listening = listening, None
+            daemon.greeting, greeting = greeting, None
             code = runner.run(daemon.run())
             config = daemon.config
         if not daemon.stays:

@@ -117,14 +117,16 @@ def up(
     own = shlex.quote(f"{config.name}={site}@{config.advertise}")
     if directory is None and not new:
         typer.echo(f"this is the site of {path}; a further one on this machine: chaosd up FOLDER")
-    typer.echo(
-        JOIN.format(site=site, run=shlex.quote(config.run), peer=own, address=config.advertise, words=words_of(site)),
-        nl=False,
-    )
+    told = JOIN.format(site=site, run=shlex.quote(config.run), peer=own, address=config.advertise, words=words_of(site))
     from chaosd.daemon import run_daemon
 
     def daemon() -> int:
-        return run_daemon(config, reload=lambda: load_config(path, given), listening=listening)
+        return run_daemon(
+            config,
+            reload=lambda: load_config(path, given),
+            listening=listening,
+            greeting=lambda: typer.echo(told, nl=False),  # of a site that cannot start nobody can join a run
+        )
 
     become(daemon if not command else lambda: ScriptBeside(command, config).run(daemon))
 

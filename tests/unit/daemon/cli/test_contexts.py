@@ -20,6 +20,7 @@ from chaosd.config import contexts
 from chaosd.config.contexts import SITES_REMEMBERED_MAX, choose, remember, remembered
 from chaosd.config.making import listen_at
 from chaosd.config.model import SiteConfig, load_config
+from chaosd.transport.errors import ListenError
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +41,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[SiteConfig]:
 
     def run_daemon(config: SiteConfig, **how: Any) -> int:
         found.append(config)
+        how["greeting"]()
         return 0
 
     monkeypatch.setattr("chaosd.daemon.run_daemon", run_daemon)
@@ -188,6 +190,20 @@ def test_a_shell_takes_what_up_prints_for_a_second_site_as_it_stands(tmp_path: P
     run("up", tmp_path / "b", *shlex.split(line)[2:])
     (peer,) = started[1].peers
     assert (started[1].run, peer.name, peer.address) == ("heart & lung", "VA Long Beach", "[::1]:7400")
+
+
+def test_up_tells_nobody_how_to_join_a_site_that_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon of this site runs already, say: its port and its folder are taken."""
+    made(tmp_path / "a")
+
+    def run_daemon(config: SiteConfig, **how: Any) -> int:
+        raise ListenError(f"cannot listen on {config.listen}: another program uses that port")
+
+    monkeypatch.setattr("chaosd.daemon.run_daemon", run_daemon)
+    told = run("up", tmp_path / "a", code=2)
+    assert "another program uses that port" in told.stderr and told.stdout == ""
 
 
 def test_up_starts_the_site_that_is_made_and_keeps_its_file(tmp_path: Path, started: list[SiteConfig]) -> None:
