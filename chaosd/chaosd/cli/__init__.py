@@ -6,6 +6,8 @@ the help of `chaosd` shall be there in 0.2 s.
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 
@@ -17,6 +19,7 @@ EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_PIPE = 1, 130, 141
 
 def main() -> None:
     """The console script's entry. What goes wrong is told in a sentence."""
+    _say_what_can_be_said()
     try:
         from chaosd.cli.app import app
 
@@ -30,6 +33,12 @@ def main() -> None:
         if os.environ.get(TRACEBACK_VARIABLE, "0") != "0":
             raise
         raise SystemExit(_told(error)) from None
+
+
+def _say_what_can_be_said() -> None:
+    """A name has a letter that the locale of this shell lacks: it is shown as a question mark, and ends no command."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _told(error: Exception) -> int:

@@ -40,7 +40,17 @@ def _site_id(text: str) -> str:
     return text
 
 
+def is_no_text(text: str) -> bool:
+    """Whether the system has handed over bytes that Python could not read as letters in the locale of this shell."""
+    return any("\udc80" <= one <= "\udcff" for one in text)
+
+
 def _label(text: str) -> str:
+    if is_no_text(text):
+        raise ValueError(
+            "cannot be read in the locale of this shell, which has no such letters (`locale` shows it): set "
+            "LC_ALL=C.UTF-8 for this command, or write the name in ASCII; the configuration file is always UTF-8"
+        )
     if not 1 <= len(text) <= NAME_CHARACTERS_MAX or not text.isprintable() or text != text.strip():
         raise ValueError(f"must be 1 to {NAME_CHARACTERS_MAX} printable characters without spaces at the ends")
     return text
