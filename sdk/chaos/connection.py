@@ -13,6 +13,7 @@ import select
 import shlex
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,8 @@ from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
 from chaos_protocols.wire.worker import DaemonMessage, WorkerHello, WorkerMessage, decode_from_daemon, encode
 
 RETRY_INTERVAL_S = 0.1
+TOO_LONG = "AF_UNIX path too long"
+"""As Python says it, without a number."""
 READ_BYTES = 64 << 10
 HEADER_BYTES = 4
 WAIT_PIECE_S = 0.2
@@ -149,8 +152,9 @@ def _decoded(body: bytes) -> DaemonMessage | None:
         ) from error
 
 
-def open_socket(path: Path, timeout_s: float) -> socket.socket:
-    """Connect, waiting up to `timeout_s` for a daemon that is just starting. Raises NoDaemon."""
+def open_socket(path: Path, timeout_s: float, tell: Callable[[str], object] | None = None) -> socket.socket:
+    """Connect, waiting up to `timeout_s` for a daemon that is just starting, which `tell` hears of first. What no time
+    mends is not waited for. Raises NoDaemon."""
     deadline = time.monotonic() + timeout_s
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -159,12 +163,21 @@ def open_socket(path: Path, timeout_s: float) -> socket.socket:
             return connection
         except OSError as error:
             connection.close()
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or not _may_come(error):
                 raise NoDaemon(no_daemon_text(path, error)) from error
+            if tell is not None:
+                tell(f"no chaosd answers at {path} yet; waiting up to {timeout_s:g} s for one that is just starting")
+                tell = None
         except BaseException:
             connection.close()
             raise
         time.sleep(min(RETRY_INTERVAL_S, max(0.0, deadline - time.monotonic())))
+
+
+def _may_come(error: OSError) -> bool:
+    """Whether a daemon that starts meanwhile would end this error."""
+    mine = error.errno in (errno.EMFILE, errno.ENFILE) or isinstance(error, PermissionError)
+    return not mine and TOO_LONG not in str(error)
 
 
 def no_daemon_text(path: Path, error: OSError) -> str:
@@ -176,7 +189,7 @@ def no_daemon_text(path: Path, error: OSError) -> str:
             f"this script may open {allowed} files and sockets, and all are in use: whether a daemon answers at {path} "
             "cannot be seen. Start the script again after `ulimit -n 1024`"
         )
-    if "AF_UNIX path too long" in why:
+    if TOO_LONG in why:
         return (
             f"the path of the daemon's socket has {len(os.fsencode(path))} bytes, more than a unix socket can have: "
             f"{path}. Give the daemon a shorter `worker_socket` or `data_dir`, and name the same here"

@@ -41,14 +41,14 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
     """Trains this script's model together with the other sites, through the daemon beside it.
 
     socket: the daemon's unix socket; else CHAOS_SOCKET; else `worker.sock` in chaosd's default data directory.
-    standalone: no daemon; the same calls train alone, with the same meaning. connect_s: how long to wait for a daemon
-    that is just starting (seconds). reconnect_s: how long to wait for a daemon that went away during training (seconds;
-    0: not at all). handle_signals: the first Ctrl+C or SIGTERM sets the exit event, a second one raises
-    KeyboardInterrupt, never inside an update. zero_grad_set_to_none: how gradients are cleared after a round (torch's
-    own default). verbose: one line on stderr for each change of the conversation. sync: how the sites train together,
-    if `register` does not say so. encoding: in which form the float32 numbers of a round travel between sites: fp32
-    (exact), bf16, fp16, int8 or int4, the same at all (docs/training-modes.md). allow_lossy: int4 with gradients of
-    single steps, too.
+    standalone: no daemon; the same calls train alone, with the same meaning. connect_s: how long to wait for a
+    daemon that is just starting, or was started after this script (seconds). reconnect_s: how long to wait for a
+    daemon that went away during training (seconds; 0: not at all). handle_signals: the first Ctrl+C or SIGTERM sets
+    the exit event, a second one raises KeyboardInterrupt, never inside an update. zero_grad_set_to_none: how
+    gradients are cleared after a round (torch's own default). verbose: one line on stderr for each change of the
+    conversation. sync: how the sites train together, if `register` does not say so. encoding: in which form the
+    float32 numbers of a round travel between sites: fp32 (exact), bf16, fp16, int8 or int4, the same at all
+    (docs/training-modes.md). allow_lossy: int4 with gradients of single steps, too.
 
     Raises NoDaemon, with how to start one, if nobody answers.
     """
@@ -58,7 +58,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         socket: str | os.PathLike[str] | None = None,
         standalone: bool = False,
         *,
-        connect_s: float = 2.0,
+        connect_s: float = 10.0,
         reconnect_s: float = 60.0,
         handle_signals: bool = True,
         zero_grad_set_to_none: bool = True,

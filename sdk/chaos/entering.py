@@ -16,6 +16,7 @@ from chaos.encoding import check_encoding, check_name, encoded
 from chaos.frameworks import Framework
 from chaos.parallel import ParallelSite
 from chaos.replica import Replica
+from chaos.saying import say
 from chaos.signals import ExitSignals
 from chaos.sync import EveryStep, SyncMode, SyncSession
 
@@ -42,7 +43,8 @@ class Entering(ParallelSite, ABC):
         check_name(encoding)
         ParallelSite.__init__(self, standalone=standalone)
         if not self._standalone and not self._in_group:
-            open_socket(line.path, line.connect_s).close()  # fail now, before the user has built a model
+            tell = say if line.verbose else None
+            open_socket(line.path, line.connect_s, tell).close()  # fail now, before the user has built a model
         self._line = line
         self._encoding, self._allow_lossy = encoding, allow_lossy
         self._framework: Framework | None = None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from chaos.connection import Connection, Wakeup
-from chaos.errors import DaemonProtocolError
+from chaos import Coordinator
+from chaos.connection import RETRY_INTERVAL_S, Connection, Wakeup, open_socket
+from chaos.errors import DaemonProtocolError, NoDaemon
 from chaos_protocols.wire.worker import TrainFrom, encode
 
 
@@ -49,3 +52,40 @@ def test_what_may_not_be_skipped_ends_the_conversation_with_the_remedy(ends: tup
     daemon.sendall(framed(type="Advice", text="stop"))
     with pytest.raises(DaemonProtocolError, match="install both from the same version"):
         connection.receive(30.0)
+
+
+def test_a_daemon_that_is_started_after_its_script_is_waited_for_and_the_script_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where both are started at once, the daemon reads a long journal, or the machine is busy."""
+    path, now_s = tmp_path / "w", 0.0
+    with socket.socket(socket.AF_UNIX) as daemon:
+
+        def sleep(seconds: float) -> None:
+            nonlocal now_s
+            if now_s < 6.0 <= now_s + seconds:
+                daemon.bind(str(path))
+                daemon.listen()
+            now_s += seconds
+
+        monkeypatch.setattr("chaos.connection.time", SimpleNamespace(monotonic=lambda: now_s, sleep=sleep))
+        Coordinator(path, handle_signals=False).close()
+    assert now_s == pytest.approx(6.0, abs=RETRY_INTERVAL_S)
+    assert capsys.readouterr().err == (
+        f"chaos: no chaosd answers at {path} yet; waiting up to 10 s for one that is just starting\n"
+    )
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), PermissionError(13, "Permission denied")])
+def test_what_no_daemon_that_starts_would_mend_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    with pytest.raises(NoDaemon, match="bytes, more than a unix socket can have"):
+        open_socket(Path("/" + "x" * 120), 3600.0)
+
+    def connect(self: socket.socket, address: str) -> None:
+        raise error
+
+    monkeypatch.setattr("chaos.connection.socket.socket.connect", connect, raising=False)
+    with pytest.raises(NoDaemon):
+        open_socket(tmp_path / "w", 3600.0)

@@ -124,7 +124,7 @@ def test_a_cell_of_a_notebook_shows_the_sentence_alone_and_errors_of_the_user_as
 
 def test_a_script_without_a_daemon_ends_with_one_line(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT.replace("Coordinator()", "Coordinator(connect_s=0)"))
     environment = {**os.environ, "CHAOS_SOCKET": str(tmp_path / "w")}
     ended = subprocess.run(
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=120, check=False
