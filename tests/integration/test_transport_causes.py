@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rigs.transport import LOOPS, Site, close, identity, run, start, until
 
 from chaos_protocols.causes import Cause
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.keys import with_change
 from chaos_protocols.wire.recovered import NUMBER_BYTES, is_true, make_statement
 from chaos_protocols.wire.versions import STARTS_SINCE, Versions
+from chaosd.addresses import split_address
 from chaosd.identity import Identity, verify
 from chaosd.transport import DialError
 from chaosd.transport.starts import Start
 
 ONE, OTHER = "1" * 32, "2" * 32
+STRANGER = SiteId("f" * 32)
+SILENT = "192.0.2.1"
+"""Nobody has it (RFC 5737)."""
 
 
 @pytest.fixture(params=LOOPS)
@@ -261,3 +268,51 @@ def test_a_later_key_is_let_in_whatever_start_number_a_former_one_has_shown(loop
         await close(b, true, thief, forger)
 
     run(loop_kind, main)
+
+
+def test_an_address_that_is_this_site_s_own_is_told_as_such(loop_kind: str, tmp_path: Path) -> None:
+    """It said that the peer broke the protocol, and that another site answers: the one that reads it."""
+
+    async def main() -> None:
+        a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
+        await start(a, b)
+        for address, found in (
+            (a.transport.address, "it is this site itself, whose own address that is"),
+            (b.transport.address, f"it is not site {STRANGER} that answers there, but {b.id}"),
+        ):
+            with pytest.raises(DialError) as caught:
+                await a.transport.dial(STRANGER, address, timeout_s=60)
+            assert caught.value.why.text == f"another site than {short(STRANGER)} answers at {address}: {found}"
+        await close(a, b)
+
+    run(loop_kind, main)
+
+
+def test_an_address_of_a_name_that_says_nothing_leaves_time_for_the_next_and_comes_last_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a name has an IPv6 address, too, and the network between has no way for that."""
+
+    async def main() -> None:
+        a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
+        await start(a, b)
+        loop, tried = asyncio.get_running_loop(), list[str]()
+        here, port = split_address(b.transport.address)
+        connect = loop.create_connection
+
+        async def getaddrinfo(*asked: object, **how: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+            return [(0, 0, 0, "", (number, port)) for number in (SILENT, here)]
+
+        async def create_connection(protocol: Any, number: str, port: int) -> Any:
+            tried.append(number)
+            if number == SILENT:
+                await asyncio.Event().wait()
+            return await connect(protocol, number, port)
+
+        monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+        monkeypatch.setattr(loop, "create_connection", create_connection)
+        await a.transport.dial(b.id, f"institution.example:{port}", timeout_s=2.0)
+        assert tried[:2] == [SILENT, here] and SILENT not in tried[2:], "the streams know"
+        await close(a, b)
+
+    run("asyncio", main)

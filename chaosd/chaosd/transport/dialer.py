@@ -14,7 +14,7 @@ import socket
 import ssl
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from chaos_protocols.causes import Cause, Why
 from chaos_protocols.fingerprint import words_of
@@ -73,6 +73,8 @@ class DialerContext:
     track: Callable[[PeerConnection], None]
     settings: TransportSettings
     """Of all links of this daemon."""
+    reached: dict[SiteId, str] = field(default_factory=dict)
+    """Which address of its name a site, or the proxy on the way to it, answered at last."""
 
 
 def let_go(error: BaseException) -> None:
@@ -85,16 +87,17 @@ def let_go(error: BaseException) -> None:
         one = one.__context__
 
 
-async def _reach(address: str, channel: TlsChannel, proxy: Proxy | None) -> None:
-    """Connect the channel, through the proxy where that serves the host. Raises OSError, ValueError."""
+async def _reach(address: str, channel: TlsChannel, proxy: Proxy | None, *, first: str, limit_s: float) -> str:
+    """Connect the channel, through the proxy where that serves the host; the address of that name that took it. Raises
+    OSError, ValueError."""
     host, port = split_address(address)
     if proxy is None or not proxy.serves(host):
-        await _connect(host, port, channel)
-        return
+        return await _connect(host, port, channel, first=first, limit_s=limit_s)
     tunnel = Tunnel(proxy, host, port, channel)
     try:
-        await _connect(proxy.host, proxy.port, tunnel)
+        found = await _connect(proxy.host, proxy.port, tunnel, first=first, limit_s=limit_s)
         await tunnel.opened
+        return found
     except ProxyError:
         raise
     except OSError as error:
@@ -103,8 +106,10 @@ async def _reach(address: str, channel: TlsChannel, proxy: Proxy | None) -> None
         tunnel.close()
 
 
-async def _connect(host: str, port: int, protocol: asyncio.BufferedProtocol) -> None:
-    """To the first address of that name which takes it. Raises OSError of the last, ValueError.
+async def _connect(host: str, port: int, protocol: asyncio.BufferedProtocol, *, first: str, limit_s: float) -> str:
+    """To the first address of that name which takes it; that one. `first`: what did before is tried first. One that
+    says nothing, as where a network has no way for IPv6, must leave the others their part of `limit_s`. Raises OSError
+    of the last, ValueError.
 
     Asked for a name, asyncio's loop would keep the failure of an address that did not answer, and by its frame the
     channel of the one that did, until Python's next full collection; asked for one address, it keeps nothing.
@@ -113,14 +118,16 @@ async def _connect(host: str, port: int, protocol: asyncio.BufferedProtocol) -> 
     hosts = [host]
     if not _is_number(host):
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        hosts = list(dict.fromkeys(str(info[4][0]) for info in found))
+        hosts = sorted(dict.fromkeys(str(info[4][0]) for info in found), key=lambda number: number != first)
     for number in hosts:
         try:
-            await loop.create_connection(lambda: protocol, number, port)
-            return
+            async with asyncio.timeout(None if number == hosts[-1] else limit_s / len(hosts)):
+                await loop.create_connection(lambda: protocol, number, port)
+            return number
         except OSError:
             if number == hosts[-1]:
                 raise
+    raise OSError(f"{host} has no address")
 
 
 def _is_number(host: str) -> bool:
@@ -160,7 +167,9 @@ class Attempt:
         session: Session,
         known: Session | None,
         streams: int,
+        limit_s: float,
     ) -> None:
+        """`limit_s`: so long the dial may take."""
         self.site = site
         self.address = address
         self.session = session
@@ -170,6 +179,7 @@ class Attempt:
         """What the other end speaks; known when its control connection stands."""
         self.task: asyncio.Task[None] | None = None
         self._known = known
+        self._limit_s = limit_s
         self._context = context
         self._hello_sent = False
         self._connections: list[PeerConnection] = []
@@ -236,7 +246,11 @@ class Attempt:
         self._connections.append(connection)
         self._context.track(connection)
         try:
-            await _reach(self.address, connection.channel, self._context.settings.proxy)
+            reached, proxy = self._context.reached, self._context.settings.proxy
+            first = reached.get(self.site, "")
+            reached[self.site] = await _reach(
+                self.address, connection.channel, proxy, first=first, limit_s=self._limit_s
+            )
         except (OSError, ValueError) as error:  # ValueError: text that cannot be the name of a host
             connection.channel.disown()
             raise _unreached(self.site, self.address, error) from error
@@ -327,7 +341,7 @@ class _Handshake:
         self._stream = stream
         self._machine: DialerHandshake | None = None
         self._answered = False
-        self._cause = Cause.LINK_FAILED
+        self._cause, self._found = Cause.LINK_FAILED, ""
         self.outcome: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
     def secured(self, connection: PeerConnection) -> None:
@@ -335,8 +349,8 @@ class _Handshake:
         machine = DialerHandshake(self._attempt.identity, self._attempt.site, hello, self._attempt.accepts)
         try:
             machine.check_certificate(connection.channel.peer_certificate)
-        except PeerProtocolError:
-            self._cause = Cause.ANOTHER_SITE
+        except PeerProtocolError as error:
+            self._cause, self._found = Cause.ANOTHER_SITE, str(error)
             raise
         self._machine = machine
 
@@ -361,6 +375,6 @@ class _Handshake:
     def ended(self, connection: PeerConnection, reason: str, end_of_file: bool) -> None:
         if not self.outcome.done():
             site, address = short(self._attempt.site), self._attempt.address
-            why = self._cause.told(site=site, address=address, reason=reason)
+            why = self._cause.told(site=site, address=address, reason=self._found or reason)
             self.outcome.set_exception(DialError(reason, why))
             self.outcome.exception()  # an attempt that was given up does not look

@@ -66,7 +66,7 @@ class Dials:
         deadline_s = loop.time() + timeout_s
         while not self._is_whole(link := self._links.link_to(site)):
             shared = self._attempts.get(site)
-            attempt = shared or self._new_attempt(site, address, link)
+            attempt = shared or self._new_attempt(site, address, link, timeout_s)
             try:
                 if await self._await_link(attempt, site, deadline_s):
                     return
@@ -104,7 +104,7 @@ class Dials:
 
     # -- one of them
 
-    def _new_attempt(self, site: SiteId, address: str, link: Link | None) -> Attempt:
+    def _new_attempt(self, site: SiteId, address: str, link: Link | None, limit_s: float) -> Attempt:
         repaired = link if link is not None and self._can_repair(link) else None
         self._attempts_made += 0 if repaired else 1
         own = Session(dialer=self._context.identity.site, attempt=self._attempts_made)
@@ -115,6 +115,7 @@ class Dials:
             session=repaired.session if repaired is not None else own,
             known=self._known.get(site),
             streams=repaired.streams_wanted if repaired is not None else self._context.settings.streams_wanted,
+            limit_s=limit_s,
         )
         self._attempts[site] = attempt
         work = self._repair(attempt, repaired) if repaired is not None else self._bring_up(attempt)

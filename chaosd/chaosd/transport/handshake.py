@@ -136,6 +136,8 @@ class DialerHandshake:
         site = site_of_chain(chain) if chain is not None else None
         if chain is None or site is None:
             raise PeerProtocolError(f"its certificate is that of no site: {NO_SITE}")
+        if site == self._identity.site != self._expected:
+            raise PeerProtocolError("it is this site itself, whose own address that is")
         if site != self._expected:
             raise PeerProtocolError(f"it is not site {self._expected} that answers there, but {site}")
         if not self._accepts(self._expected, chain):

@@ -42,7 +42,13 @@ class Widening:
 
     async def _widen(self, link: Link) -> None:
         attempt = Attempt(
-            self._dialer, link.site, link.address, session=link.session, known=None, streams=link.streams_wanted
+            self._dialer,
+            link.site,
+            link.address,
+            session=link.session,
+            known=None,
+            streams=link.streams_wanted,
+            limit_s=self._dialer.settings.handshake_timeout_s,
         )
         try:
             connections = await attempt.bulk(link.extra)
