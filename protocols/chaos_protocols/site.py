@@ -194,9 +194,9 @@ class SiteMachine(SiteParts):
                     self.outbox.emit([effect])
                 case Send(destination=destination, message=message):
                     self.tell(destination, messages.RaftEnvelope(message=message))
-                case Commit(entries=entries):
+                case Commit(entries=entries, late_until=until):
                     for entry in entries:
-                        self._apply(entry)
+                        self._apply(entry, late=entry.index <= until)
                     self._carry_out(self.replica.compact())
                 case RestoreSnapshot(snapshot=snapshot):
                     self._install(self.replica.restored(snapshot), None)
@@ -208,8 +208,8 @@ class SiteMachine(SiteParts):
                     assert_never(effect)
         self._lift_fence()
 
-    def _apply(self, entry: LogEntry) -> None:
-        command = self.replica.committed(entry)
+    def _apply(self, entry: LogEntry, *, late: bool) -> None:
+        command = self.replica.committed(entry, late=late)
         if command is None:
             return
         self._install(self.replica.apply(command, entry.index), command)

@@ -31,6 +31,8 @@ SPLIT = (
     "folder away and starts its daemon again. Of a run with honest voters this is never said"
 )
 
+LATE = "; agreed before this site heard the scheduler again"
+
 COMPACT_AFTER_ENTRIES = 256
 """Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""
 
@@ -82,6 +84,13 @@ class RosterReplica:
         self._fence: tuple[int, int] | None = None
         """Index and term of a proposed entry, until whose fate is known this site gives to no round that it changes."""
         self._unproven: tuple[int, SiteId] | None = None
+        self._journal = {entry.index: entry.term for entry in raft.uncommitted}
+        """Entries that this site's journal had when its daemon started."""
+        self.known = False
+        """What is applied now is no news here: a former life of this daemon has told of it, or it was agreed before
+        this site ever was of the run."""
+        self.late = ""
+        """Of what is applied now, and was agreed some time ago: that it was."""
         self._rules = rules
         self._tell_rules(last_known.run_id, roster)
 
@@ -107,6 +116,11 @@ class RosterReplica:
         roster already, in which it is not."""
         return self.has(self.site) or self.roster.gone(self.site) is not None
 
+    @property
+    def _is_newcomer(self) -> bool:
+        """This site never was in the run, as far as the log is applied here."""
+        return self.roster.record(self.site) is None and self.roster.gone(self.site) is None
+
     def can_propose(self) -> bool:
         """Only when everything that went before is committed, and so applied here: a command is made from the roster
         that it will be applied to."""
@@ -118,9 +132,12 @@ class RosterReplica:
 
     # -- what the agreement did
 
-    def committed(self, entry: LogEntry) -> Command | None:
-        """The command of a committed entry, to be applied now; None: it has none."""
+    def committed(self, entry: LogEntry, *, late: bool) -> Command | None:
+        """The command of a committed entry, to be applied now; None: it has none. `late`: it was committed when this
+        site came to hear the leader."""
         self.applied = entry.index
+        told = self._journal.pop(entry.index, None) == entry.term
+        self.known, self.late = told or self._is_newcomer, LATE if late else ""
         command = decode_command(entry.command) if entry.command else None
         self.chain.agreed(entry, begins=isinstance(command, SetRules) and command.version >= NAMES_SINCE)
         return command
@@ -133,6 +150,7 @@ class RosterReplica:
         """The roster that a snapshot brings. Which run this is was known before: a site of a release that does not
         know the field leaves it out."""
         self.applied = snapshot.index
+        self.known, self.late = self._is_newcomer, LATE
         roster = decode_roster(snapshot.state)
         self.chain.restored(snapshot, begun=roster.rules >= NAMES_SINCE)
         return roster if roster.run_id else msgspec.structs.replace(roster, run_id=self.roster.run_id)

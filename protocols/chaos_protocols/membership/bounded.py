@@ -64,10 +64,12 @@ class Bounded:
 
     def roster_changed(self, old: Roster, command: Command | None) -> None:
         """Did the run agree on other bounds? `command` made the roster; None: a snapshot brought it."""
-        roster = self._replica.roster
+        replica, roster = self._replica, self._replica.roster
+        if replica.known:
+            return
         by = command.by if isinstance(command, SetBounds) else ()
         if old.epoch and (roster.bounds, roster.bounds_from) != (old.bounds, old.bounds_from) and roster.bounds_from:
-            reason = f"{roster.bounds} from round {roster.bounds_from} on, {roster.bounds_before} before"
+            reason = f"{roster.bounds} from round {roster.bounds_from} on, {roster.bounds_before} before{replica.late}"
             names = ", ".join(one.name for one in roster.sites if one.site in by) or "more than half of the members"
             self._record(roster.run, f"the operators of {names} want other bounds", reason)
 

@@ -15,6 +15,7 @@ Driven by `Participation`. Source: spec 12.4 to 12.6; learners that catch up in 
 from __future__ import annotations
 
 from chaos_protocols.agreement.commands import Command, PromoteSite
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.outbox import Outbox
@@ -37,11 +38,18 @@ class CatchUp:
     """See the module."""
 
     def __init__(
-        self, outbox: Outbox, membership: Membership, client: SchedulerClient, rounds: RoundMachine, fetch: StateFetch
+        self,
+        outbox: Outbox,
+        replica: RosterReplica,
+        membership: Membership,
+        client: SchedulerClient,
+        rounds: RoundMachine,
+        fetch: StateFetch,
     ) -> None:
         self.needs_round_held = False
         """The run is asked to wait for this worker."""
         self._outbox = outbox
+        self._replica = replica
         self._membership = membership
         self._client = client
         self._rounds = rounds
@@ -115,15 +123,16 @@ class CatchUp:
     # -- the one round
 
     def promoted(self, command: Command | None) -> None:
-        """Every site notes for whom a round waits; the one that is waited for, how long."""
+        """Every site notes for whom a round waits, once; the one that is waited for, how long."""
         if not isinstance(command, PromoteSite) or not command.waits:
             return
-        outbox = self._outbox
+        outbox, replica = self._outbox, self._replica
         record = self._membership.roster.record(command.site)
         first, limit_s = command.views[-1].first_round, outbox.settings.transfer_stall_s
-        reason = f"round {first} waits for it, {limit_s:g} s at most"
+        reason = f"round {first} waits for it, {limit_s:g} s at most{replica.late}"
         name = record.name if record is not None else command.site
-        outbox.record("scale-out", name, "it could not catch up with the run by itself", "", None, reason)
+        if not replica.known:
+            outbox.record("scale-out", name, "it could not catch up with the run by itself", "", None, reason)
         if command.site == outbox.facts.site and self._rounds.worker_round is not None:  # or the state was lost since
             self._held_round, self._deadline_s = first, None
             self._rounds.needed_in(first)

@@ -108,15 +108,17 @@ class OwnKeys:
 
     def follow(self, sites: Iterable[SiteId]) -> None:
         """The run has agreed on something about the keys of these."""
-        roster, record = self._replica.roster, self._outbox.record
+        replica, roster, record = self._replica, self._replica.roster, self._outbox.record
         for site in sites:
             one = keys_of(roster, site)
             assert one is not None, "that is what is news"
             number, named = len(one.chain.changes), roster.called(site)
-            if one.is_settled:
-                record("key", named, f"it uses its new key, number {number}", "done", None, "the former counts no more")
-            else:
-                record("key", named, f"its change of key {number} is agreed", "", None, "both count until it uses it")
+            if one.is_settled and not replica.known:
+                told = f"the former counts no more{replica.late}"
+                record("key", named, f"it uses its new key, number {number}", "done", None, told)
+            elif not replica.known:
+                told = f"both count until it uses it{replica.late}"
+                record("key", named, f"its change of key {number} is agreed", "", None, told)
             self._approvals = tuple(a for a in self._approvals if a.site != site or a.number > number)
         self._news = None
 

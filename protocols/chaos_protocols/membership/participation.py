@@ -59,7 +59,7 @@ class Participation:
         self.reached = ReachedRound(outbox, rounds)
         self.recovering = Recovering(outbox, network, self.membership, self.client)
         self.state = WorkerState(outbox, self.membership, rounds, self.links, self.session, self.reached)
-        self.catch_up = CatchUp(outbox, self.membership, self.client, rounds, self.state.fetch)
+        self.catch_up = CatchUp(outbox, replica, self.membership, self.client, rounds, self.state.fetch)
         self.joining = Joining(outbox, replica, self.membership, self.session)
         self.leaving = Leaving(
             outbox, replica, network, self.membership, self.joining, rounds, self.session, self.state.last

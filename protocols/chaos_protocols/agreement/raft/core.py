@@ -53,8 +53,9 @@ class Keys(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Core:
-    """`leader_contact_s`: when a valid message of `leader` came. `leader_lost_s`: since when it is known to be gone,
-    None if it is not. `heard`: voters that answered in the current campaign; `votes`: those of them that said yes.
+    """`leader_contact_s`: when a valid message of `leader` came. `leader_lost_s`: since when it is known to be
+    gone, None if it is not. `agreed_before`: up to where the log was committed when this site came to hear its
+    leader. `heard`: voters that answered in the current campaign; `votes`: those of them that said yes.
 
     What leaders show (`proof.py`): `proof_needed`: nobody is believed without; `ballots`: votes of this term for this
     site; `proven`: term and leader that were shown; `asked`: of whom, and when; `in_vain`: when somebody's proof was
@@ -80,6 +81,7 @@ class Core:
     leader: SiteId | None = None
     leader_contact_s: float = NEVER_S
     leader_lost_s: float | None = None
+    agreed_before: int = 0
     election_at_s: float = ENDLESS_S
     campaign_started_s: float = NEVER_S
     heard: set[SiteId] = field(default_factory=set)
@@ -162,7 +164,8 @@ class Core:
         self.voters = tuple(sorted(self.log.configuration.voters))
 
     def commit_to(self, index: int) -> None:
-        self.emit(Commit(entries=self.log.entries(self.commit_index + 1, index + 1)))
+        entries = self.log.entries(self.commit_index + 1, index + 1)
+        self.emit(Commit(entries=entries, late_until=self.agreed_before))
         self.commit_index = index
 
     # --- roles
@@ -225,6 +228,11 @@ class Core:
 
     def hear_leader(self, now_s: float) -> None:
         self.leader_contact_s = now_s
+
+    def hears_anew(self, leader: SiteId, now_s: float) -> bool:
+        """Whether nothing was heard of this one lately, or ever."""
+        overdue = now_s > self.leader_contact_s + self.settings.election_timeout_s
+        return self.leader != leader or self.leader_lost_s is not None or overdue
 
     def lose_leader(self, now_s: float) -> None:
         """It is known to be gone."""

@@ -66,9 +66,11 @@ class Send:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """Newly committed entries in the order of the log, each exactly once since the start (from the snapshot onwards);
-    no-ops too."""
+    no-ops too. `late_until`: up to this index they were committed when this site came to hear the present leader,
+    for the first time or again: what they say is some time ago."""
 
     entries: tuple[LogEntry, ...]
+    late_until: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,12 @@ def receive_append(core: Core, source: SiteId, message: AppendRequest, now_s: fl
         core.breaks_rules(source, fault)
     elif message.term < core.term:
         answer_append(core, source, message, None)
-    elif accept_leader(core, source, message.leader, message.term, now_s):
+    else:
+        anew = core.hears_anew(message.leader, now_s)
+        if not accept_leader(core, source, message.leader, message.term, now_s):
+            return
+        if anew:
+            core.agreed_before = message.commit_index
         match_index = take_entries(core, source, message)
         if core.violation is None:
             answer_append(core, source, message, match_index)
