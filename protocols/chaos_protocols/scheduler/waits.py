@@ -28,6 +28,10 @@ LATE_BEATS = 2
 """A look that comes later than after so many beats comes late."""
 UNHEARD = "its bytes do not arrive at {name}: does something on the way drop large packets? `chaosd doctor` tries"
 """Why what a site has given does not count yet."""
+COMING = (
+    "the result of round {round} is still on its way to it: the links there are slow, or carry something else first"
+)
+"""Why a site gives nothing to the round after one whose result others have: that is nothing of its script's."""
 
 
 class WaitsWatch:
@@ -72,6 +76,9 @@ class WaitsWatch:
         missing = self._since if tag is not None else {}
         reasons = {site: reason for site, (_, reason) in stuck.items() if site not in missing}
         since = {**{site: since_s for site, (since_s, _) in stuck.items()}, **missing, **behind}
+        for site in missing:
+            if tag is not None and (lacked := _lacked(reports.get(site), tag)):
+                reasons[site] = COMING.format(round=lacked)
         reasons |= {site: BEHIND if site in reports else UNREPORTED for site in behind}
         waits = _named(since, reasons, now_s)
         overdue = any(self._is_overdue(one, now_s) for one in waits)
@@ -199,6 +206,13 @@ def _is_missing(report: SiteStatus, tag: Tag, *, leaves: bool = False) -> bool:
     if not (report.active or leaves) or report.open is None or report.done_round >= tag.round:
         return False
     return not (report.open == tag and report.gave)
+
+
+def _lacked(report: SiteStatus | None, tag: Tag) -> int:
+    """The round before this one to which a site has given, and whose result it has not; 0: there is none."""
+    if report is None or report.open is None or not report.gave or report.open.round >= tag.round:
+        return 0
+    return report.open.round
 
 
 def _named(since: Mapping[SiteId, float], reasons: Mapping[SiteId, str], now_s: float) -> tuple[SiteWait, ...]:

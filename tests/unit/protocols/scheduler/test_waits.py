@@ -11,7 +11,7 @@ from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, mo
 
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.scheduler.pace import ROUNDS_TIMED_MIN, Pace
-from chaos_protocols.scheduler.waits import BEHIND, UNHEARD, UNREPORTED, WaitsWatch
+from chaos_protocols.scheduler.waits import BEHIND, COMING, UNHEARD, UNREPORTED, WaitsWatch
 from chaos_protocols.wire.control import RoundWaits, SiteStatus
 from chaos_protocols.wire.plans import Tag
 
@@ -59,6 +59,16 @@ def test_who_is_waited_for_is_told_to_all_but_not_at_once() -> None:
     assert SETTINGS.waits_told_s <= last.waits[0].seconds <= SETTINGS.waits_told_s + 2.0
     assert last.limit_s == SETTINGS.straggler_min_s, "ten times a tenth of a second is less"
     assert len(found) <= 2 * 3, "once a failure timeout, to each"
+
+
+def test_who_has_yet_to_get_the_result_before_is_not_said_to_have_a_script_that_gives_nothing() -> None:
+    """As behind a site that sends little: who adds up has the result seconds before it has passed it on."""
+    bench = scheduler(A, B, C)
+    ahead = report(gave=True, open=Tag(epoch=EPOCH, round=2), done=1)
+    found = told(bench, SETTINGS.waits_told_s + 1.0, b=ahead, c=report(gave=True))
+    assert [one.reason for one in found[-1][1].waits] == [COMING.format(round=1)]
+    found = told(bench, SETTINGS.waits_told_s + 1.0, b=ahead, c=report(gave=False))
+    assert [one.reason for one in found[-1][1].waits] == [""], "it has not given to the round before either"
 
 
 def test_when_the_part_is_there_that_is_said_once_and_nothing_more() -> None:
