@@ -372,8 +372,8 @@ class Cause(Enum):
     KEY_ELSEWHERE = Meaning(
         "key-elsewhere", Place.ENDS,
         "another daemon with this site's key was started later and is linked with {site}: two daemons must not have "
-        "one key. Stop the other one, or, if this machine is a copy, give it a key of its own: `chaosd init` in an "
-        "empty folder",
+        "one key. Stop the other one, or, if this machine is a copy, or there is no other one (the clock was ahead "
+        "when this site was last started), give it a key of its own: `chaosd init` in an empty folder",
         "the operator of this site",
         "find the other machine (a copy of this one, a restored backup); let only one of them keep `site.key`",
     )  # fmt: skip
