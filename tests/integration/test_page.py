@@ -32,6 +32,14 @@ from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, GroupView, Work
 
 __all__ = ["quiet_console", "window"]
 
+LINES_OF = """
+    return [...document.querySelectorAll("td")].filter((cell) => cell.textContent === arguments[0]).map((cell) => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        return new Set([...range.getClientRects()].map((one) => one.top)).size;
+    })"""
+"""On how many lines cells with this text stand."""
+
 pytestmark = pytest.mark.skipif(missing() != "", reason=missing() or "there is a browser")
 
 
@@ -81,6 +89,7 @@ def test_twenty_sites_with_hostile_names_are_text_on_a_telephone_in_the_dark(win
         assert seen["events"][0][1] == HOSTILE and seen["events"][0][6].endswith("gnissim\ufffd\ufffd")
         assert seen["overflow"] <= 0, "the page is wider than the telephone"
         assert seen["ground"] == "rgb(20, 23, 26)"
+        assert window.run(LINES_OF, "192.0.2.1:7400") == [1] * 20, "an address is to be copied"
         assert window.complaints() == []
 
 

@@ -9,6 +9,7 @@ import { bytes, classes, clock, duration, element, keyed, milliseconds, plain, r
 const SILENT_AFTER_MS = 3000; // twelve times the pace of the stream
 const COME_BACK_MS = 1000;
 const EVENTS_SHOWN_MAX = 500;
+const ADDRESS_WHOLE = 32; // characters of an address that is not broken
 
 const by = (id) => document.getElementById(id);
 const seen = { status: null, metrics: "", events: [], heardMs: 0, ended: null, life: null, brokenMs: null, shut: false };
@@ -174,7 +175,8 @@ function showSites(status) {
     write(share, words + (site.site === slowest ? "; the others wait for it" : ""));
     classes(share, site.site === slowest ? "bad" : "quiet");
     cell(row, 7, plain(site.software || UNKNOWN), "tight");
-    cell(row, 8, plain(site.address));
+    const address = plain(site.address);
+    cell(row, 8, address, address.length <= ADDRESS_WHOLE ? "tight" : "");
     const [button, block, drop] = row.children[9].children;
     const other = site.site !== status.site;
     button.hidden = !other || linked.has(site.site) || status.state !== "member";
