@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 from collections import deque
 
+from tests.unit.protocols.worker_group.drawn_plan import LAYERS, drawn_plan
+from tests.unit.protocols.worker_group.early_deaths import EarlyDeaths
 from tests.unit.protocols.worker_group.group_bench import TOKEN, hello
 from tests.unit.protocols.worker_group.modelled_worker import Worker
 
-from chaos_protocols.streams import Share
 from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
@@ -25,7 +26,6 @@ from chaos_protocols.worker_group.settings import LAST_HOLDER_S, GroupSettings
 from chaos_protocols.worker_group.tags import StepPhase, StepTag
 from chaos_protocols.worker_group.uneven import LOOK_EVERY_S
 
-LAYERS = 2
 ACTIONS_MAX = 20_000
 
 
@@ -33,7 +33,7 @@ class World:
     """`faults`: how many workers die or hang in all; `orders`: how often an operator drains one, lets one in, or has
     the plan made anew; `uneven`: how often speeds are measured that are not those of before;
     `loaded`: none dies by itself and none hangs for good, they only get no processor. `copies`: how many holders of a
-    layer keep its optimizer's state; 0: all."""
+    layer keep its optimizer's state; 0: all. `early`: how many die on their way or before the training began."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class World:
         orders: int = 0,
         uneven: int = 0,
         loaded: bool = False,
+        early: int = 0,
     ) -> None:
         self.draw = random.Random(seed)
         self.copies, self.loaded = copies, loaded
@@ -66,6 +67,7 @@ class World:
         self.outcomes = {(kind, done): 0 for kind in ("drain", "undrain", "replan") for done in (True, False)}
         self.workers: dict[int, Worker] = {}
         self.gone: deque[int] = deque()
+        self.early = EarlyDeaths(seed, early, places=workers + spares, restarts=restarts)
         self.doomed: set[int] = set()
         self.sacrificed = 0
         """Workers that were killed though nobody else had their layers."""
@@ -92,6 +94,8 @@ class World:
             assert actions or self.timers, f"nothing can happen: {self.machine.phase}, {self.workers}"
             if self.faults and self.draw.random() < 0.02:
                 self.strike()
+            elif self.early.comes(self.workers.values(), forming=self.forming):
+                self.die(self.early.victim(forming=self.forming))
             elif self.orders and self.draw.random() < 0.03:
                 self.order()
             elif self.uneven and self.draw.random() < 0.03:
@@ -121,11 +125,15 @@ class World:
                 found += [("suspect", number)] + [("stir", number)] * worker.starved
         return found
 
+    @property
+    def forming(self) -> bool:
+        return self.machine.phase is GroupPhase.FORMING
+
     # ---- what may happen
 
     def strike(self) -> None:
         able = [w for w in self.workers.values() if w.alive and w.greeted and not w.hanging and not w.done]
-        if not able or self.machine.phase is GroupPhase.FORMING:
+        if not able or self.forming:
             return
         self.faults -= 1
         chosen = self.draw.choice(able)
@@ -174,7 +182,9 @@ class World:
         number = self.gone.popleft()
         while self.workers[number].outgoing:  # what was written arrives before the end
             self.hear(number)
-        self.feed(ev.WorkerGone(worker=number, reason="killed"))
+        for killed in self.early.tellings(self.workers[number]):
+            self.feed(ev.WorkerGone(worker=number, reason="killed", killed=killed))
+            self.check()
 
     def suspect(self, number: int) -> None:
         worker = self.workers[number]
@@ -213,17 +223,10 @@ class World:
         if not here or (held != set(range(LAYERS)) and not (asked.part and held)):
             self.feed(ev.NoPlanMade(asked=asked.asked, reason="layers are lost", hopeless=bool(here)))
             return
-        kinds = [(0, 1), (1, 2), (0, 2)]
-        shares = {w: self.draw.choice([*kinds, (0, 0)]) if w in able else (0, 0) for w in here}
-        while {layer for first, last in shares.values() for layer in range(first, last)} != {0, 1}:
-            shares[self.draw.choice(able)] = self.draw.choice(kinds)
-        plan = self.made[asked.asked] = Plan(
-            policy="random",
-            reason="drawn",
-            shares={w: Share(first_layer=first, last_layer=last) for w, (first, last) in shares.items()},
-            part=asked.part,
-            kept=self.draw_keepers(shares),
-        )
+        if self.early.refuses(more=asked.more):
+            self.feed(ev.NoPlanMade(asked=asked.asked, reason="more are to come", hopeless=False))
+            return
+        plan = self.made[asked.asked] = drawn_plan(self.draw, here, able, copies=self.copies, part=asked.part)
         self.feed(ev.PlanMade(asked=asked.asked, plan=plan))
 
     def prepare(self, _: int) -> None:
@@ -232,16 +235,6 @@ class World:
             self.feed(ev.NoPlanPrepared(idle=wanted.idle, drained=wanted.drained, reason="it does not fit"))
         else:
             self.feed(ev.PlanPrepared(idle=wanted.idle, drained=wanted.drained))
-
-    def draw_keepers(self, shares: dict[int, tuple[int, int]]) -> dict[int, frozenset[int]] | None:
-        if not self.copies:
-            return None
-        kept: dict[int, set[int]] = {w: set() for w in shares}
-        for layer in range(LAYERS):
-            holders = [w for w, share in shares.items() if layer in range(*share)]
-            for w in self.draw.sample(holders, min(self.copies, len(holders))):
-                kept[w].add(layer)
-        return {w: frozenset(layers) for w, layers in kept.items()}
 
     # ---- workers
 
@@ -312,6 +305,7 @@ class World:
         for effect in self.machine.handle(event, now_s=self.now_s):
             match effect:
                 case ev.StartWorker(worker=number):
+                    self.early.starts(undrained=isinstance(event, ev.WorkerOrdered))
                     self.workers[number] = Worker(number, dict.fromkeys(range(LAYERS), 0))
                 case ev.KillWorker(worker=number):
                     self.killed(number)
@@ -352,6 +346,7 @@ class World:
                 case ev.NoteEvent(kind="worker-undrained", fields=fields):
                     self.out.discard(int(str(fields["worker"])))
                 case ev.PutPlanInForce(asked=asked):
+                    self.early.begins()
                     plan = self.made[asked]
                     self.in_force = {w: frozenset(range(s.first_layer, s.last_layer)) for w, s in plan.shares.items()}
                     self.kept = {w: plan.layers_of(frozenset({w})) for w in plan.shares}
@@ -359,6 +354,9 @@ class World:
                 case ev.SetGroupTimer(timer=timer, after_s=after_s):
                     self.timers.discard(timer) if after_s is None else self.timers.add(timer)
                 case ev.EndGroup(failed=failed):
+                    on_their_way = any(w.alive and not w.greeted for w in self.workers.values())
+                    assert not (on_their_way and "No further worker is on its way" in failed)
+                    self.early.ends(failed)
                     self.ended = failed
                 case _:
                     self.of_the_run(effect)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 
+from tests.unit.protocols.worker_group.drawn_plan import LAYERS
 from tests.unit.protocols.worker_group.group_bench import hello
-from tests.unit.protocols.worker_group.group_world import LAYERS, Worker, World
+from tests.unit.protocols.worker_group.group_world import Worker, World
 
 from chaos_protocols.wire import worker as wire
 from chaos_protocols.wire.state_spec import Item, contribution_spec, state_spec
@@ -64,7 +65,8 @@ class RunWorld(World):
         self.lingering = random.Random(f"lingering/{seed}")
         self.late = False
         """Its part was waited for too long, and it has said nothing since: it is not asked to train."""
-        self.overtaken = 0
+        self.overtaken, self.crossing = 0, False
+        """How often; and whether what it says may have crossed that."""
         self.overtaking = random.Random(f"overtaking/{seed}")
         super().__init__(seed, steps=self.rounds.begin(steps), **of_the_group)
 
@@ -128,7 +130,7 @@ class RunWorld(World):
 
     def overtake(self, _: int) -> None:
         """It was waited for too long: the others may do the round without it, or have gone."""
-        self.active, self.late = False, True
+        self.active, self.late, self.crossing = False, True, True
         self.overtaken += 1
         self.say(wire.FallenBehind(round=self.round + 1))
 
@@ -177,7 +179,7 @@ class RunWorld(World):
         self.say(wire.Dismissed(last_round=self.round, graceful=True, reason="left the run"))
 
     def forget(self) -> None:
-        self.connected = self.greeted = self.active = self.leaving = self.late = False
+        self.connected = self.greeted = self.active = self.leaving = self.late = self.crossing = False
         self.given = self.has = self.damaged = self.loading = self.applying = None
         self.asked_for.clear()
 
@@ -206,6 +208,8 @@ class RunWorld(World):
     def told(self, message: wire.WorkerMessage) -> None:
         self.late = False
         match message:
+            case wire.RoundContributed(round=round) if self.crossing and not self.active:
+                assert round == self.round + 1, "it is given once more when it is asked for"
             case wire.RoundContributed(round=round, weight=weight):
                 assert self.active and round == self.round + 1 and weight == 16.0
                 step = self.rounds.begin(round) - 1
@@ -233,7 +237,7 @@ class RunWorld(World):
             case wire.WorkerLeaveRequest():
                 self.leaving = True
             case wire.WorkerResumed():
-                pass  # it may have said something else meanwhile
+                self.crossing = False
             case _:
                 raise AssertionError(message)
 

@@ -91,3 +91,29 @@ def test_changing_speeds_among_losses_lose_no_more_than_the_losses_do() -> None:
             assert "layers are lost" in text or "no worker with state is left" in text, (seed, text)
         else:
             assert world.committed == set(range(8))
+
+
+def test_workers_killed_on_their_way_are_started_anew_as_long_as_that_may_be() -> None:
+    """Before the training began, and later; what the controller knows of a death, and when, is drawn as well."""
+    deaths: Counter[str] = Counter()
+    for seed in range(300):
+        world = World(
+            seed,
+            workers=1 + seed % 5,
+            spares=seed % 3,
+            restarts=seed // 7 % 5,
+            faults=seed // 3 % 7,
+            steps=3 + seed % 5,
+            copies=seed // 11 % 4,
+            orders=seed % 2 * seed // 2 % 4,
+            early=1 + seed // 5 % 9,
+        )
+        world.run()
+        deaths.update(world.early.seen)
+        if world.ended:
+            text = world.ended
+            right = ("layers are lost", "no worker with state is left", "ended before the training began")
+            assert any(each in text for each in right), (seed, text)
+        else:
+            assert world.committed == set(range(world.steps))
+    assert all(deaths[kind] > 10 for kind in deaths), deaths

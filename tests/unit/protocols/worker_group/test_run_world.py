@@ -68,6 +68,26 @@ def test_a_group_that_changes_its_plan_for_slow_workers_keeps_its_word_to_the_ru
     assert overtaken > 20, overtaken
 
 
+def test_a_group_whose_workers_are_killed_on_their_way_keeps_its_word_to_the_run() -> None:
+    for seed in [*range(200), 2408]:
+        world = RunWorld(
+            seed,
+            workers=1 + seed % 5,
+            spares=seed % 3,
+            restarts=seed // 7 % 5,
+            faults=seed // 3 % 7,
+            steps=3 + seed % 5,
+            every=seed // 13 % 4,
+            outages=seed // 17 % 4,
+            others=seed % 2 == 0,
+            clipped=seed // 2 % 3 == 0,
+            copies=seed // 11 % 4,
+            early=1 + seed // 5 % 9,
+        )
+        world.run()
+        check(world)
+
+
 def test_local_steps_are_the_sites_own_and_a_round_ends_them_whatever_dies() -> None:
     """No step applied twice, all holders at the same, and the common state is never touched but by a result."""
     alone = ended_early = rescued = 0
@@ -120,7 +140,12 @@ def check(world: RunWorld) -> None:
         assert world.round == world.last, "also where one dies as it takes the last state, which is told no more"
         assert {w.step for w in world.workers.values() if w.done and w.updates} == {world.steps}
     else:
-        reasons = ("No further worker is on its way", "no other site has the state", "no worker with state is left")
+        reasons = (
+            "No further worker is on its way",
+            "no other site has the state",
+            "no worker with state is left",
+            "ended before the training began",
+        )
         assert any(reason in text for reason in reasons), text
 
 
