@@ -203,11 +203,11 @@ class Places:
     def _order(self, order: ev.WorkerOrdered) -> None:
         """Take a worker out, or let it in again; answered by `OrderAnswered`."""
         worker = order.worker
+        if order.drain and worker in self.leaving:
+            return  # it is under way, and its answer is for whoever has asked
         reason = self._refusal(worker, drain=order.drain)
         if reason:
             self._answer(worker, drain=order.drain, done=False, reason=reason)
-        elif order.drain and worker in self.leaving:
-            return  # the answer is for whoever has asked
         elif not order.drain:
             self._let_in(worker)
         elif self._group.phase is GroupPhase.TRAINING and worker not in self._group.training:

@@ -197,3 +197,16 @@ def test_a_loss_before_the_plan_is_worked_out_is_answered_with_all_that_are_here
     bench.plan((0, 1, 3))
     bench.ready()
     assert bench.taken(ev.PreparePlan) == [ev.PreparePlan(idle=NOBODY, drained=frozenset({3}))]
+
+
+def test_an_order_that_is_under_way_is_not_refused_when_it_is_given_again() -> None:
+    """It would be answered for the first one as well, which stays. Seed 17751 of `RunWorld`."""
+    bench = GroupBench(workers=2)
+    bench.train()
+    assert order(bench, 0) == []
+    bench.lose(1)
+    assert order(bench, 0) == [], "nobody else is here: whether it can be done the planner says"
+    bench.stopped(0, 0)
+    asked = bench.taken(ev.AskPlanner)[-1]
+    bench.feed(ev.NoPlanMade(asked=asked.asked, reason="all layers are its", hopeless=True))
+    assert not bench.taken(ev.OrderAnswered)
