@@ -76,9 +76,10 @@ def read_badly() -> None:
 
 
 def leave(model: Any, report: Any) -> None:
-    """The script of this process alone wants no step after the second."""
-    if report.step == 2 and os.environ.get("CHAOS_LANE") == os.environ["LEAVES"]:
-        sys.exit(0)
+    """The script of this process alone wants no step after the second; or it ends, and says nothing."""
+    lane, _, silently = os.environ["LEAVES"].partition("!")
+    if report.step == 2 and os.environ.get("CHAOS_LANE") == lane:
+        os._exit(0) if silently else sys.exit(0)
 
 
 def digest(tensors: list[torch.Tensor]) -> str:

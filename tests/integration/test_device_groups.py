@@ -116,6 +116,16 @@ async def test_a_script_that_leaves_its_loop_in_one_lane_alone_is_told(tmp_path:
     assert ran.failed.startswith(f"worker 0: {said}") and not ran.of("worker-lost"), ran.happened
 
 
+@pytest.mark.parametrize("lane", [0, 1])
+async def test_a_process_that_ends_well_in_the_middle_of_the_training_is_named(tmp_path: Path, lane: int) -> None:
+    settings = {"LEAVES": f"{lane}!silently"}
+    ran = await train(tmp_path, dp=1, pp=1, group_size=SIZE, script=SCRIPT, environment=settings)
+    how = (
+        "process 1 of its device group: " * (lane == 1) + "its process ended with exit code 0; the script, or a library"
+    )
+    assert ran.failed.startswith("no worker with state is left") and how in ran.failed, ran.failed
+
+
 async def test_layers_cut_by_tensor_parallelism_train_what_one_process_trains_whatever_dies(tmp_path: Path) -> None:
     shared: dict[str, Any] = {"group_size": SIZE, "script": SCRIPT, "environment": {"PARALLEL": "1"}}
     (tmp_path / "one").mkdir()

@@ -56,6 +56,7 @@ from chaosd.worker_group.board import WRITE_INTERVAL_S, Board
 from chaosd.worker_group.collector import CyclesLater
 from chaosd.worker_group.devices import Placement
 from chaosd.worker_group.door import OrderDoor
+from chaosd.worker_group.exits import Exits
 from chaosd.worker_group.feedback import Feedback
 from chaosd.worker_group.figures import LoggedFigures
 from chaosd.worker_group.folder import group_folder
@@ -64,7 +65,7 @@ from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planner_thread import PlannerThread
 from chaosd.worker_group.planning import SitePlanner
-from chaosd.worker_group.processes import ENDED_WELL, NO_STEP, RUN_ON, Launch, WorkerProcesses, launch
+from chaosd.worker_group.processes import RUN_ON, Launch, WorkerProcesses, launch
 from chaosd.worker_group.run_line import RunLine, greeting
 from chaosd.worker_group.timed_steps import TimedSteps
 
@@ -126,7 +127,7 @@ class Controller:
         self._figures = LoggedFigures(self._run.hand_on)
         said, ended, logged = self._received, self._line_ended, self._figures.take
         self._lines = WorkerLines(self._token, said=said, ended=ended, unread=self._kill, logged=logged)
-        self._exits, self._dying = dict[int, str](), set[int]()
+        self._exits, self._dying = Exits(), set[int]()
         self._cycles = CyclesLater()
         self._feedback = Feedback(planner, timed)
         self._thread = PlannerThread(planner, self._feedback, self._machine, self._feed, self._record)
@@ -179,12 +180,7 @@ class Controller:
                 await self._thread.close()
                 self._processes.close()
                 self._memory.close()
-        return f"{failed}. {NO_STEP}" if failed and self._made_no_step() else failed
-
-    def _made_no_step(self) -> bool:
-        """Whether the first script that ended had come to its end, and not to a step."""
-        worker, how = next(iter(self._exits.items()), (-1, ""))
-        return how == ENDED_WELL and worker not in self._lines.greeted
+        return self._exits.explained(failed) if failed else ""
 
     async def _run_on(self) -> None:
         """The training is complete: until the scripts have ended."""
@@ -213,6 +209,8 @@ class Controller:
     def _feed(self, event: Event) -> None:
         if self._over is not None and self._over.cancelled():
             return  # `run` was: nobody is to be started in the place of those that are killed
+        if isinstance(event, WorkerGone) and self._machine.phase is not GroupPhase.ENDED:
+            self._exits.lost(event.worker)
         effects = self._machine.handle(event, now_s=asyncio.get_running_loop().time())
         self._cycles.follow(self._machine.phase)
         for effect in effects:
@@ -227,7 +225,7 @@ class Controller:
 
     def _process_ended(self, worker: int, reason: str, killed: bool) -> None:
         """Its last words may still lie in its socket, whose end follows; a child of it may hold that open."""
-        self._exits[worker] = reason
+        self._exits.ended(worker, reason)
         if worker in self._dying:
             self._dying.discard(worker)
             self._record("worker-ended", reason, worker=worker)
@@ -257,11 +255,12 @@ class Controller:
                 self._is_gone(worker, "its process is being ended")
 
     def _line_ended(self, worker: int, reason: str) -> None:
-        why = reason or self._exits.get(worker) or self._processes.exit_text(worker) or "its connection ended"
+        why = reason or self._exits.how(worker) or self._processes.exit_text(worker) or "its connection ended"
         self._feed(WorkerGone(worker=worker, reason=why))
         asyncio.get_running_loop().call_later(FINISH_S, self._processes.kill, worker)
 
     def _received(self, worker: int, message: WorkerMessage) -> None:
+        self._exits.heard(worker, message)
         if isinstance(message, StoreSet | StoreGet):
             for each, answer in self._store.take(worker, message):
                 self._lines.send(each, answer)

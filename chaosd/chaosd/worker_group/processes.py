@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeAlias
 
+from chaos_protocols.worker_group.settings import PEER_LOST_EXIT
 from chaos_protocols.worker_group.suspicion import Reading
 from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, read_slot
 from chaosd.worker_group.devices import Placement
@@ -47,12 +48,6 @@ Launch: TypeAlias = Callable[[Sequence[str], Mapping[str, str], Mapping[str, int
 
 
 RUN_ON = "the training is complete; what the scripts still do is waited for (Ctrl+C ends them)"
-
-NO_STEP = (
-    "The script has made no step: it has to make its model with coordinator.parallelize(...) or replicate(...), and a "
-    "step for each batch of coordinator.loader(...) (docs/site.md); a script of one process is started without "
-    "`chaosd run`"
-)
 
 
 def launch(
@@ -102,8 +97,8 @@ class WorkerProcesses:
         """Process ids of lane 0, by worker."""
         self._told: set[int] = set()
         """Running workers whose end was told: one of their processes has ended."""
-        self._first: dict[int, str] = {}
-        """Of a device group that is not whole any more: which of its processes ended first, and how."""
+        self._first: dict[int, tuple[int, int]] = {}
+        """Of a device group that is not whole any more: which of its processes ended first, and with which code."""
         self._statms: dict[tuple[int, int], int] = {}
         """Of the running processes that were not seen dying."""
         self._failed_after: str | None = None
@@ -238,21 +233,29 @@ class WorkerProcesses:
         code, left = process.wait(), len(self._running[worker])
         if code > 0 and self._failed_after == "":
             self._failed_after = f"worker {worker}: {_text(code)}"
+        first = self._first.setdefault(worker, self._first_of(worker, lane, code))
         if not left:
             self._gone(worker)
         elif code:
             self.kill(worker)  # a device group fails as a whole
-        text = _text(code) if lane == 0 else f"process {lane} of its device group: {_text(code)}"
-        first = self._first.setdefault(worker, text)
         if worker not in self._told and (code or not left):
             self._told.add(worker)
-            killed = code < 0 and -code not in OWN_SIGNALS
-            self._ended(worker, text if first == text or not code else f"{text}, after {first}", killed)
+            text = _lane_text(lane, code)
+            killed = first[1] < 0 and -first[1] not in OWN_SIGNALS
+            after = "" if first == (lane, code) or not code else f", after {_lane_text(*first)}"
+            self._ended(worker, text + after, killed)
         if not left:
             self._told.discard(worker)
             del self._first[worker]
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # what it leaves behind would hold its memory
+
+    def _first_of(self, worker: int, lane: int, code: int) -> tuple[int, int]:
+        """Of a device group, when the end of one of its processes is told: that may be told before the end of the one
+        that it has followed."""
+        others = {other: process.poll() for other, process in self._running.get(worker, {}).items()}
+        ended = {lane: code} | {other: found for other, found in others.items() if found is not None}
+        return next(((one, how) for one, how in ended.items() if how != PEER_LOST_EXIT), (lane, code))
 
     def _gone(self, worker: int) -> None:
         """All of its processes have ended."""
@@ -294,6 +297,10 @@ def _text(code: int) -> str:
         return f"its process was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"its process was ended by signal {-code}"
+
+
+def _lane_text(lane: int, code: int) -> str:
+    return _text(code) if lane == 0 else f"process {lane} of its device group: {_text(code)}"
 
 
 ENDED_WELL = _text(0)

@@ -18,6 +18,9 @@ weight 0 and leaves all the same (spec 14.2)."""
 COMPLETE_MAX_S = 5.0
 """The same where no worker is left to apply what the run still decides."""
 
+PEER_LOST_EXIT = 75
+"""Of a process that ends since another one is gone: its controller, or one of its device group."""
+
 DEVICE_VARIABLE = "CHAOS_DEVICE"
 """In the environment of each worker: its device, as torch names it, such as cuda:3."""
 

@@ -18,7 +18,7 @@ from typing import get_args
 
 from chaos.worker_group.channels import GroupFailed
 from chaos.worker_group.lanes import Lanes
-from chaos.worker_group.line import CONTROLLER_LOST_EXIT, ControlLine, GenerationEnded, GroupEnded, Ordered, Wanted
+from chaos.worker_group.line import ControlLine, GenerationEnded, GroupEnded, Ordered, Wanted
 from chaos_protocols.worker_group.lanes import (
     Beat,
     Concord,
@@ -49,6 +49,7 @@ from chaos_protocols.worker_group.messages import (
     WorkerMessage,
     frame_size,
 )
+from chaos_protocols.worker_group.settings import PEER_LOST_EXIT
 from chaos_protocols.worker_group.suspicion import BEAT_INTERVAL_S, Work
 from chaos_protocols.worker_group.tags import StepTag
 
@@ -182,7 +183,7 @@ class LeaderLine(ControlLine):
 
     def raised(self) -> None:
         if any(each.ended.wait(END_SEEN_S / len(self._followers)) for each in self._followers):
-            os._exit(CONTROLLER_LOST_EXIT)
+            os._exit(PEER_LOST_EXIT)
 
     def _meet(self, *, able: bool) -> list[Together]:
         """Until all lanes are here: what the followers say. Raises `GenerationEnded`, `GroupFailed` unless all are
@@ -213,7 +214,7 @@ class LeaderLine(ControlLine):
     def _word_of(self, follower: _Follower) -> Here | Through:
         word = follower.here.get()
         if word is None:
-            os._exit(CONTROLLER_LOST_EXIT)  # this device group is dead; the controller says which process was the first
+            os._exit(PEER_LOST_EXIT)  # this device group is dead; the controller says which process was the first
         return word
 
     def _tell(self, message: LeaderMessage) -> None:
@@ -350,4 +351,4 @@ class FollowerLine(ControlLine):
             self._say(Beat())
 
     def _lost(self) -> None:
-        os._exit(CONTROLLER_LOST_EXIT)  # its device group is dead, and the controller knows of what
+        os._exit(PEER_LOST_EXIT)  # its device group is dead, and the controller knows of what

@@ -41,12 +41,10 @@ from chaos_protocols.worker_group.messages import (
     frame_size,
     from_controller,
 )
+from chaos_protocols.worker_group.settings import PEER_LOST_EXIT
 from chaos_protocols.worker_group.suspicion import BEAT_INTERVAL_S, Work
 from chaos_protocols.worker_group.tags import StepTag
 from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, write_beat, write_doing
-
-CONTROLLER_LOST_EXIT = 75
-"""EX_TEMPFAIL: the controller is gone, and with it whoever says what counts."""
 
 Ordered: TypeAlias = PlanOrder | Go | CommitStep | Compute | WriteState | TakeState | MeasureResult
 Wanted = TypeVar("Wanted", bound=Ordered)
@@ -302,4 +300,4 @@ class ControlLine:
     def _lost(self) -> None:
         """Nobody says any more what counts: training on would make a state of its own."""
         say(f"worker {self.worker} ends: its controller (chaosd run) is gone; start `chaosd run` again")
-        os._exit(CONTROLLER_LOST_EXIT)
+        os._exit(PEER_LOST_EXIT)

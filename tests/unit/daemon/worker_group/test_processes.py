@@ -97,3 +97,41 @@ def test_what_a_process_brings_upon_itself_is_told_from_what_others_do(end: str,
 
     asyncio.run(run())
     assert ended == [killed]
+
+
+WELL, KILLED = "its process ended with exit code 0", "its process was ended by SIGKILL"
+FOLLOWED, OTHER = "its process ended with exit code 75, after ", "process 1 of its device group: "
+
+
+@pytest.mark.parametrize(
+    ("leader", "follower", "told"),
+    [
+        ("exit 75", "exit 0", (f"{FOLLOWED}{OTHER}{WELL}", False)),
+        ("exit 75", "kill -KILL $$", (f"{FOLLOWED}{OTHER}{KILLED}", True)),
+        ("kill -KILL $$", "exit 75", (KILLED, True)),
+    ],
+)
+def test_of_a_device_group_the_process_is_named_that_ended_first(
+    leader: str, follower: str, told: tuple[str, bool]
+) -> None:
+    """Also where the end of the one that followed it is told before."""
+    ended: list[tuple[str, bool]] = []
+
+    def launch(
+        command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]
+    ) -> subprocess.Popen[bytes]:
+        end = leader if environment["CHAOS_LANE"] == "0" else follower
+        process = subprocess.Popen(["sh", "-c", end], start_new_session=True)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # both ends are there when the first one is told
+        return process
+
+    async def run() -> None:
+        memory = os.memfd_create("nothing")
+        group = WorkerProcesses([], {}, lambda _, *how: ended.append(how), memory, launch, group_size=2)
+        group.start(0)
+        await group.finish(10.0)
+        group.close()
+        os.close(memory)
+
+    asyncio.run(run())
+    assert ended == [told]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.worker_group.line import CONTROLLER_LOST_EXIT
+from chaos_protocols.worker_group.settings import PEER_LOST_EXIT
 from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS
 
 CONNECTS = """
@@ -42,5 +42,5 @@ def test_a_worker_that_comes_when_its_controller_is_gone_says_so(tmp_path: Path,
         timeout=60,
     )
     os.close(words)
-    assert found.returncode == CONTROLLER_LOST_EXIT
+    assert found.returncode == PEER_LOST_EXIT
     assert "worker 3 ends: its controller (chaosd run) is gone" in found.stderr and "Traceback" not in found.stderr
