@@ -193,7 +193,7 @@ class ControlLine:
         """What makes blocked communication fail: called by the reading thread, at once if the stop is here already."""
         with self._changed:
             self._sever = sever
-            if self._stop_generation >= self.generation:
+            if self.stopping:
                 sever()
 
     def store_set(self, key: str, value: bytes) -> None:

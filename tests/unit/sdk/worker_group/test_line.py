@@ -44,3 +44,43 @@ def test_a_worker_that_comes_when_its_controller_is_gone_says_so(tmp_path: Path,
     os.close(words)
     assert found.returncode == PEER_LOST_EXIT
     assert "worker 3 ends: its controller (chaosd run) is gone" in found.stderr and "Traceback" not in found.stderr
+
+
+BUILDS_LATE = """
+import os, socket, threading
+from chaos.worker_group.line import ControlLine
+from chaos_protocols.worker_group.messages import Finish, Stop, encode
+from chaos_protocols.worker_group.tags import StepPhase, StepTag
+tag = StepTag(generation=0, step=0, phase=StepPhase.COMPUTE)
+open_ends = []
+for message in (Stop(generation=0), Finish(failed="ended by SIGINT")):
+    mine, theirs = socket.socketpair()
+    open_ends.append(theirs)
+    line = ControlLine(os.environ, lambda: tag, mine)
+    line.enter()
+    heard = threading.Event()
+    line.on_stop(heard.set)
+    theirs.sendall(encode(message))
+    assert heard.wait(30.0)
+    severed = []
+    line.on_stop(lambda: severed.append(True))
+    print("severed", *severed)
+os._exit(0)
+"""
+
+
+def test_a_stop_or_an_end_that_came_before_severs_what_is_built_afterwards() -> None:
+    """A worker that waits to be called would wait for ever, since nothing else tells it."""
+    words = os.memfd_create("words")
+    os.ftruncate(words, SLOT_BYTES * SLOTS)
+    variables = {"CHAOS_WORKER": "3", "CHAOS_WORKER_TOKEN": "t", "CHAOS_WORKER_WORDS": str(words)}
+    found = subprocess.run(
+        [sys.executable, "-u", "-c", BUILDS_LATE],
+        env={**os.environ, **variables},
+        pass_fds=[words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    os.close(words)
+    assert found.stdout.split() == ["severed", "True"] * 2, found.stderr
