@@ -188,7 +188,7 @@ class WorkerGroupMachine(ToBeDone):
             self._ask()
 
     def _stands_still(self, worker: int, reason: str, over_s: float) -> None:
-        if worker in self._crew.present:
+        if worker in self._crew.present | self._crew.starting:
             elsewhere = self.member is not None and self.member.elsewhere
             holding = None if elsewhere else self._holders.plan
             self._suspects.judge(worker, reason, over_s, holding, self._crew.present | self._crew.done)

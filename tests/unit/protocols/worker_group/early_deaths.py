@@ -25,7 +25,7 @@ class EarlyDeaths:
         self._begun = False
         self._started = [0, 0]
         """Before the training began, and since."""
-        self.seen = {"forming": 0, "under way later": 0, "refused plans": 0}
+        self.seen = {"forming": 0, "under way later": 0, "refused plans": 0, "stopped": 0}
 
     @property
     def exhausted(self) -> bool:
@@ -36,16 +36,20 @@ class EarlyDeaths:
         """Whether one of them dies now."""
         if not self.left or self.draw.random() >= 0.05:
             return False
-        self._able = [w for w in workers if w.alive and (forming or not w.greeted)]
+        self._able = [w for w in workers if w.alive and not w.hanging and (forming or not w.greeted)]
         return bool(self._able)
 
-    def victim(self, *, forming: bool) -> Worker:
-        """Who."""
+    def strike(self, *, forming: bool) -> Worker | None:
+        """Who dies. None: one that is on its way is stopped, and does nothing any more."""
         self.left -= 1
         self.seen["forming" if forming else "under way later"] += 1
         worker = self.draw.choice(self._able)
         if not worker.greeted and self.draw.random() < 0.1:
             self._own.add(worker.number)
+        elif not worker.greeted and self.draw.random() < 0.2:
+            worker.hanging = True
+            self.seen["stopped"] += 1
+            return None
         return worker
 
     def tellings(self, worker: Worker) -> Iterator[bool]:

@@ -95,7 +95,8 @@ class World:
             if self.faults and self.draw.random() < 0.02:
                 self.strike()
             elif self.early.comes(self.workers.values(), forming=self.forming):
-                self.die(self.early.victim(forming=self.forming))
+                if struck := self.early.strike(forming=self.forming):
+                    self.die(struck)
             elif self.orders and self.draw.random() < 0.03:
                 self.order()
             elif self.uneven and self.draw.random() < 0.03:

@@ -30,6 +30,17 @@ def test_who_is_killed_before_the_training_began_is_started_anew_as_often_as_the
     assert "worker 3 ended before the training began: ended by SIGKILL" in ended(bench)
 
 
+def test_who_is_stopped_on_its_way_is_killed_and_started_anew() -> None:
+    """The system says that it is; nobody would be told, and the others would wait for ever."""
+    bench = GroupBench(workers=2, restarts=1)
+    bench.taken(ev.StartWorker)
+    bench.say(0, hello(0))
+    bench.feed(ev.WorkerSuspected(worker=1, reason="its process is stopped", over_s=0.5))
+    assert [each.worker for each in bench.taken(ev.KillWorker)] == [1]
+    bench.feed(ev.WorkerGone(worker=1, reason="ended by SIGKILL", killed=True))
+    assert [each.worker for each in bench.taken(ev.StartWorker)] == [2]
+
+
 def test_restarts_are_counted() -> None:
     bench = GroupBench(restarts=1)
     bench.train()
