@@ -298,6 +298,7 @@ def _differences(told: Told, folder: Path) -> Iterator[str]:
     out = folder / "alone.jsonl"
     environment = {**script_environment(), "CHAOS_STANDALONE": "1"}
     environment["TRAINING"] = json.dumps({"steps": steps, "digests": str(out)})
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     print(f"the same {steps} steps in one process", flush=True)
     subprocess.run([sys.executable, str(SCRIPT)], check=True, env=environment)
     seen = 0

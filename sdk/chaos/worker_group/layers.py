@@ -22,6 +22,7 @@ from chaos.frameworks.torch_buffers import ModelBuffer
 from chaos.frameworks.torch_names import buffers_of
 from chaos.frameworks.torch_state import TensorItem
 from chaos.sync.local_steps import DiLoCo
+from chaos.worker_group.absent import Handle, absent
 from chaos.worker_group.backward import gradients_of
 from chaos.worker_group.local_layers import LocalPhase
 
@@ -161,10 +162,16 @@ class Layer(HeldPart):
         self._plain: list[TensorItem] = []
         self.stepped: list[torch.nn.Parameter] = []
         """Its parameters in the order of its optimizer."""
+        self._absent: list[Handle] = []  # while others hold it
 
     @property
     def name(self) -> str:
         return f"{self.index} {type(self.module).__name__}"
+
+    @property
+    def _script_has(self) -> torch.nn.Module:
+        """What the script may call, and save."""
+        return self.module
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -256,6 +263,7 @@ class Layer(HeldPart):
             self._optimizer, self._items, self._plain, self.stepped = None, (), [], []
             self.module.to("meta")
             self._all = list(self.module.parameters())
+            self._absent = absent(self._script_has, self.name)
 
     def revive(self) -> None:
         if self.held:
@@ -275,6 +283,8 @@ class Layer(HeldPart):
         with torch.no_grad():
             for parameter in self.module.parameters():
                 parameter.zero_()
+        for each in self._absent:
+            each.remove()
         self.held = True
         self.train_with(self._make, self._schedule, self._mode)
 

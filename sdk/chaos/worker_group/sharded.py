@@ -73,6 +73,10 @@ class ShardedLayer(Layer):
         for module in self._gathered:
             module.reshard()
 
+    @property
+    def _script_has(self) -> torch.nn.Module:
+        return self.whole
+
     def drop(self) -> None:
         if self.held:
             self._part()
