@@ -4,12 +4,17 @@ once to those that would fail alike.
 `sys.exit()` and `sys.exit(0)` are an end, any other code is a failure. The interpreter keeps the code to itself: it
 asks the exception for it as its last act before it ends. So `sys.exit`, `exit` and `quit` raise a kind of SystemExit
 that notices who asks. What a script raises itself (`raise SystemExit(3)`) is seen at the end of a with block alone.
+
+A process of `multiprocessing` ends without asking what was registered for the interpreter's end: it asks its own list.
+And in an interactive session an error is the end of a line, or of a cell, and not of the session.
 """
 
 from __future__ import annotations
 
 import atexit
 import builtins
+import multiprocessing
+import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable
@@ -29,6 +34,9 @@ class Closable(Protocol):
 _open: dict[int, tuple[Closable, int]] = {}
 """By identity: with the process in which it was made."""
 
+_processes: set[int] = set()
+"""Of `multiprocessing`, those whose end is looked for: a child that is forked has its parent's among them."""
+
 _exited: list[SystemExit] = []
 """What ends the interpreter, if anything did; without its frames, which would keep a model in memory."""
 
@@ -36,6 +44,9 @@ _exited: list[SystemExit] = []
 def close_at_exit(thing: Closable) -> None:
     """Unless `is_closed` comes first."""
     _open[id(thing)] = (thing, os.getpid())
+    if multiprocessing.parent_process() is not None and os.getpid() not in _processes:
+        _processes.add(os.getpid())
+        multiprocessing.util.Finalize(None, _close_in_process, exitpriority=0)
 
 
 def is_closed(thing: Closable) -> None:
@@ -99,7 +110,17 @@ def _watch() -> None:
 
 def _close_all() -> None:
     unhandled = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # set by the interpreter
-    error = unhandled or (_exited[0] if _exited else None)
+    if hasattr(sys, "ps1"):  # a person has read it, and gone on
+        unhandled = None
+    _close(unhandled or (_exited[0] if _exited else None))
+
+
+def _close_in_process() -> None:
+    """It is asked while whatever ends the process is on its way up."""
+    _close(sys.exc_info()[1])
+
+
+def _close(error: BaseException | None) -> None:
     for thing, pid in list(_open.values()):
         if pid == os.getpid():  # a forked child must not leave in its parent's name
             thing.close(graceful=not thing._has_failed(error))

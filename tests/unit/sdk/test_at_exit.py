@@ -25,6 +25,19 @@ def train(coordinator):
 
 coordinator = Coordinator(verbose=False)
 """
+PROCESS = f"""
+def work(begin={TRAINING!r}):
+    there = dict()
+    exec(begin, there)
+    there["train"](there["coordinator"])
+    import sys
+    {{end}}
+
+import multiprocessing
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join()
+"""
 BARE = TRAINING + "train(coordinator)\n{end}\n"
 BLOCK = TRAINING + "with coordinator:\n    train(coordinator)\n    {end}\n"
 ENDS = ["pass", "sys.exit()", "sys.exit(0)", "exit()", "sys.exit(None)"]
@@ -33,8 +46,9 @@ CAUGHT = "try: sys.exit(3)\nexcept SystemExit as error: assert error.code == 3"
 ASKED = "import signal; signal.raise_signal(signal.SIGINT); sys.exit(130)"
 
 
-def leaves(script: str, socket_file: Path) -> bool:
-    """Whether a script leaves the run at its end, as its daemon sees it."""
+def leaves(script: str, socket_file: Path, *, interactive: bool = False) -> bool:
+    """Whether a script leaves the run at its end, as its daemon sees it. `interactive`: its lines are typed."""
+    command: list[str] = [sys.executable, "-i"] if interactive else [sys.executable, "-c", script]
     left = []
 
     def plays(daemon: FakeDaemon) -> None:
@@ -51,7 +65,8 @@ def leaves(script: str, socket_file: Path) -> bool:
 
     with FakeDaemon(socket_file, plays):
         environment = {**os.environ, "CHAOS_SOCKET": str(socket_file)}
-        subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, timeout=150, check=False)
+        typed = script.encode() if interactive else b""
+        subprocess.run(command, env=environment, input=typed, capture_output=True, timeout=150, check=False)
     return left[0]
 
 
@@ -85,3 +100,16 @@ def test_the_exit_code_and_the_words_are_those_of_any_script(end: str, code: int
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == code
     assert done.stderr == ("no room\n" if "room" in end else "")
+
+
+@pytest.mark.parametrize(
+    ("end", "left"), [("pass", True), ("sys.exit(0)", True), ("sys.exit(3)", False), ("1 / 0", False)]
+)
+def test_a_process_of_multiprocessing_ends_as_a_script_does(socket_file: Path, end: str, left: bool) -> None:
+    """It does not ask for what was registered for the interpreter's end."""
+    assert leaves(PROCESS.format(end=end), socket_file) is left
+
+
+@pytest.mark.parametrize("end", ["exit()", ""], ids=["exit", "end of the input"])
+def test_an_interactive_session_leaves_whatever_went_wrong_in_it(socket_file: Path, end: str) -> None:
+    assert leaves(BARE.format(end=f"a name that is misspelt\n{end}"), socket_file, interactive=True)
