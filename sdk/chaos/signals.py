@@ -4,14 +4,22 @@ The first signal only sets the exit event. The second raises KeyboardInterrupt: 
 waits, and at the end of the guarded section while the training state is being changed (optimizer step, loading a
 state). A SIGTERM that repeats the one before within a moment is the same order: Linux sends the signal for a parent's
 death once for each of its threads that had it, one after the other.
+
+Children of the script (a data loader's processes) do not hear Ctrl+C, which a terminal sends to all of them: their
+parent decides when they end. A forked one has its parent's handler; one that is started anew gets SIGINT blocked.
 """
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
+import multiprocessing.process
+import multiprocessing.resource_tracker
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -46,6 +54,7 @@ class ExitSignals:
             return False
         for number in SIGNALS:
             self._before[number] = signal.signal(number, self._handle)
+        _installed.add(id(self))
         return True
 
     def restore(self) -> None:
@@ -56,6 +65,7 @@ class ExitSignals:
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before.clear()
+        _installed.discard(id(self))
 
     def request_exit(self, reason: str) -> None:
         """Set the exit event, for any cause. The first signal that comes while the site leaves for it does not force:
@@ -110,3 +120,30 @@ def _in_a_child(number: int) -> None:
     if number == signal.SIGTERM:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+
+_installed: set[int] = set()
+"""Those that have the handlers, by identity."""
+
+
+def _deaf_to_ctrl_c(start: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The same; the process that it starts inherits what is blocked, and so do those that a fork server starts."""
+
+    @functools.wraps(start)
+    def started(process: Any) -> None:
+        if not _installed:
+            start(process)
+            return
+        if (getattr(process, "_start_method", None) or multiprocessing.get_start_method()) != "fork":
+            multiprocessing.resource_tracker.ensure_running()  # they have one, whose start would let SIGINT through
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            start(process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    return started
+
+
+_process: Any = multiprocessing.process.BaseProcess
+_process.start = _deaf_to_ctrl_c(_process.start)

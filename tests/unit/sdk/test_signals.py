@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -338,3 +339,18 @@ def test_forked_child_ignores_ctrl_c_and_obeys_sigterm() -> None:
         os.close(tell)
         assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
         assert not line.coordinator.capture_exit_event()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_child_that_is_started_anew_does_not_hear_ctrl_c_either(method: str, tmp_path: Path) -> None:
+    """As a data loader's process that is spawned: else it ends, and the script with it, before the site has left."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import multiprocessing, signal\nfrom chaos import Coordinator\nif __name__ == '__main__':\n"
+        "    coordinator = Coordinator(standalone=True)\n"
+        f"    kind = multiprocessing.get_context({method!r}).Process\n"
+        "    child = kind(target=signal.raise_signal, args=(signal.SIGINT,))\n    child.start()\n    child.join()\n"
+        "    print(child.exitcode, signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
+    )
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=150, check=False)
+    assert run.stdout == "0 False\n", run.stderr
