@@ -3,6 +3,7 @@ daemon."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Entering(ParallelSite, ABC):
     def __init__(self, line: DaemonLine, *, standalone: bool, encoding: str, allow_lossy: bool) -> None:
         """Raises ValueError for an encoding that there is not, NoDaemon."""
         check_name(encoding)
+        _check_not_read_again()
         ParallelSite.__init__(self, standalone=standalone)
         if not self._standalone and not self._in_group:
             tell = say if line.verbose else None
@@ -121,3 +123,13 @@ class Entering(ParallelSite, ABC):
                 f"this coordinator trains in process {self._pid}, and this is process {os.getpid()}, forked from it: "
                 "call it in the process that registered the model, and hand over results (a queue, a pipe)"
             )
+
+
+def _check_not_read_again() -> None:
+    """Raises ValueError where a process of the script's own has not begun its work yet: it reads the script to find
+    what that is, and would join the run in its parent's place, or be refused as a second one."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ValueError(
+            "this script is read again by a process that it has started (spawn, forkserver: a data loader's, say): "
+            "make the coordinator, and train, below `if __name__ == '__main__':`"
+        )

@@ -4,6 +4,8 @@ there reaches the daemon."""
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -66,3 +68,15 @@ def test_a_forked_child_that_ends_the_block_does_not_leave_in_its_parents_name(s
         assert line.step()
         assert in_child(line.coordinator.close) == ""
         assert line.step() and line.coordinator.round == 2
+
+
+def test_a_child_that_reads_the_script_again_is_told_what_to_write(tmp_path: Path) -> None:
+    """Without a guard each process of a data loader would join the run."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import multiprocessing\nfrom chaos import Coordinator\ncoordinator = Coordinator(standalone=True)\n"
+        "child = multiprocessing.get_context('spawn').Process(target=print)\nchild.start()\nchild.join()\n"
+    )
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=150, check=False)
+    assert "this script is read again by a process that it has started" in run.stderr
+    assert "__main__" in run.stderr and "Traceback" not in run.stderr
