@@ -117,7 +117,8 @@ class Pieces:
         if self._copied[index]:
             raise ValueError(
                 f"the gradient of {slot.name!r} came twice within overlap(), which is for one backward pass: make the "
-                "others (gradient accumulation) before it"
+                "others (gradient accumulation) before it; activation checkpoints that make backward passes of their "
+                "own are asked not to: torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
             )
         self._source.copy(slot, self._span(index))
         self._copied[index] = True

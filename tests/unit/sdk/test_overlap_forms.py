@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from chaos import Coordinator, EveryStep
 from chaos.sync import pieces
@@ -90,3 +91,22 @@ def test_scaled_losses_are_refused_before_anything_is_given() -> None:
         with coordinator.overlap():
             model(torch.zeros(1, 4, dtype=torch.long)).backward()
         assert coordinator.step(), "refused once, and not for ever"
+
+
+def test_checkpoints_with_backward_passes_of_their_own_are_told_what_to_write() -> None:
+    """A tied weight has its gradient in two parts then: one of the inner pass, one of the outer."""
+    tied = torch.nn.Embedding(5, 3)
+
+    def script(socket: Path) -> None:
+        with Coordinator(socket, verbose=False, handle_signals=False) as coordinator:
+            optimizer = torch.optim.SGD(tied.parameters(), lr=0.1)
+            coordinator.register(model=tied, optimizer=optimizer, sync=EveryStep(overlap=True))
+            for reentrant in (False, True):
+                rows = tied(torch.arange(4))
+                loss = checkpoint(lambda rows: (rows @ tied.weight.T).sum(), rows, use_reentrant=reentrant)
+                with coordinator.overlap():
+                    loss.backward()
+                coordinator.step()
+
+    with LocalRun(sites=1) as run, pytest.raises(ValueError, match=r"came twice .*use_reentrant=False"):
+        run.together(script)
