@@ -30,19 +30,20 @@ from chaos.frameworks.base import (
     fact_item,
 )
 from chaos.frameworks.local import kept_apart
-from chaos.frameworks.torch_buffers import ModelBuffer, check_places, check_writable, checked, odd_buffer, write_buffer
+from chaos.frameworks.torch_buffers import ModelBuffer, check_places, checked, new_buffers, odd_buffer, write_buffer
 from chaos.frameworks.torch_given import GivenGradients
 from chaos.frameworks.torch_gradients import odd_gradient, read_gradients, write_gradients
 from chaos.frameworks.torch_local import TorchLocalTraining
-from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
+from chaos.frameworks.torch_names import check_whole, parameters_of
+from chaos.frameworks.torch_normal import in_normal_mode
 from chaos.frameworks.torch_pieces import GradientsAsTheyCome
 from chaos.frameworks.torch_rates import check_rates, check_schedules, multiplied_rates
+from chaos.frameworks.torch_schedules import scheduler_items
 from chaos.frameworks.torch_state import (
     OptimizerState,
     TensorItem,
     described,
     dtype_name,
-    scheduler_items,
     tensor_bytes,
 )
 from chaos.frameworks.torch_watch import OutsideWatch
@@ -92,7 +93,7 @@ class TorchFramework:
         for name, model in sorted(models.items()):
             self._collect(name, model, names)
         trained = self._trained(names)
-        self._frozen = [(n, p) for n, p in self._parameters.items() if n not in trained]
+        self._frozen = {n: p for n, p in self._parameters.items() if n not in trained}
         self._trained_by: dict[tuple[str, ...], list[torch.Tensor]] = {}
         for name, owners in trained.items():
             self._trained_by.setdefault(owners, []).append(self._parameters[name])
@@ -102,12 +103,14 @@ class TorchFramework:
         self._sources.update((buffer.name, buffer) for buffer in self._buffers)
         self.slots: Sequence[Slot] = [_slot(n, source, trained.get(n, ())) for n, source in self._sources.items()]
         self._states = [OptimizerState(name, optimizer, names) for name, optimizer in self._optimizers.items()]
+        self._shared_states = self._states
         self._trained_names = frozenset(trained)
         self._facts = [fact_item(fact(text)) for text in facts]
         self.items: Sequence[StateItem] = [*self._model_items(), *self._kept_items(), *self._facts]
         self._runs: list[_Run] = []
         self._coming: GradientsAsTheyCome | None = None
-        self._watch = OutsideWatch(self._parameters, models.values(), self._optimizers, self._schedulers, trained)
+        kept = (self._parameters, models.values(), self._optimizers, self._schedulers)
+        self._watch = OutsideWatch(*kept, trained, compared=self._frozen if compare_frozen else ())
         by_optimizer = {o: [self._parameters[n] for n in trained if o in trained[n]] for o in optimizers}
         self._given = GivenGradients(by_optimizer, self._optimizers)
 
@@ -118,6 +121,7 @@ class TorchFramework:
 
     # ---- numbers in and out
 
+    @in_normal_mode
     def read(self, what: What, slots: Sequence[Slot], out: Bytes) -> None:
         """Raises ValueError where a frozen parameter has a gradient, or an integer buffer has no exact float64."""
         if what is What.GRADIENT:
@@ -131,6 +135,7 @@ class TorchFramework:
             elif run.parameters:
                 torch._foreach_copy_(run.parameter_views, run.parameters)
 
+    @in_normal_mode
     def write(self, what: What, slots: Sequence[Slot], data: Bytes) -> None:
         run = self._run(slots, data)
         with torch.no_grad():
@@ -174,6 +179,7 @@ class TorchFramework:
 
     # ---- the update
 
+    @in_normal_mode
     def optimizer_step(
         self,
         round: int,
@@ -229,6 +235,7 @@ class TorchFramework:
                 "on_average= is called with averaged gradients, which a mode with local steps does not have: clip "
                 "in the loop, before coordinator.step()"
             )
+        self._shared_states = []  # what an optimizer keeps is each site's own
         for state in self._states:
             state.forget_spare()
         live = [item for state in self._states for item in state.options()]
@@ -247,6 +254,7 @@ class TorchFramework:
             on_update=self._on_update,
         )
 
+    @in_normal_mode
     def discard(self) -> None:
         with torch.no_grad():
             for buffer in self._buffers:
@@ -259,6 +267,8 @@ class TorchFramework:
     def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         for buffer in self._buffers:
             buffer.check(round)
+        for state in self._shared_states:
+            state.check_kept(round)
         return self._watch.look(round, optimizers and by_name(self.optimizers, optimizers))
 
     def odd_gradients(self, round: int, optimizers: Sequence[str] | None = None, *, averaged: bool = True) -> str:
@@ -308,7 +318,7 @@ class TorchFramework:
 
     def check_frozen(self) -> None:
         """Raises ValueError where a parameter has a gradient and no optimizer."""
-        for name, parameter in self._frozen:
+        for name, parameter in self._frozen.items():
             if parameter.grad is not None and parameter.requires_grad:
                 raise ValueError(
                     f"{name!r} has a gradient but is not trained by a registered optimizer (or was frozen when it was "
@@ -323,16 +333,7 @@ class TorchFramework:
             if id(found.tensor) not in names:
                 names[id(found.tensor)] = found.name
                 self._parameters[found.name] = found.tensor
-        seen = {id(buffer.live) for buffer in self._buffers}
-        for found in buffers_of(prefix, model):
-            if id(found.tensor) in seen:
-                continue
-            seen.add(id(found.tensor))
-            if found.tensor.is_complex():
-                raise ValueError(f"the buffer {found.name!r} is complex; only real and integer buffers can be averaged")
-            check_writable(found.name, found.tensor)
-            committed = found.tensor.detach().clone()
-            self._buffers.append(ModelBuffer(name=found.name, owner=found.module, key=found.key, committed=committed))
+        self._buffers += list(new_buffers(prefix, model, self._buffers))
 
     def _trained(self, names: dict[int, str]) -> dict[str, tuple[str, ...]]:
         """Names of the trained parameters, and which optimizers train each."""

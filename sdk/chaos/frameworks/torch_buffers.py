@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from chaos.errors import ChangedOutside
 from chaos.frameworks.base import Bytes
 from chaos.frameworks.torch_gradients import is_expanded
+from chaos.frameworks.torch_names import buffers_of
 from chaos.frameworks.torch_state import load_bytes
 
 EXACT_INTEGER_MAX = 1 << 53
@@ -53,6 +54,20 @@ class ModelBuffer:
         load_bytes(self.committed, data)
         with torch.no_grad():
             self.restore()
+
+
+def new_buffers(prefix: str, model: torch.nn.Module, known: Sequence[ModelBuffer]) -> Iterator[ModelBuffer]:
+    """The persistent ones of a model that are none of these. Raises ValueError for what cannot be averaged."""
+    seen = {id(buffer.live) for buffer in known}
+    for found in buffers_of(prefix, model):
+        if id(found.tensor) in seen:
+            continue
+        seen.add(id(found.tensor))
+        if found.tensor.is_complex():
+            raise ValueError(f"the buffer {found.name!r} is complex; only real and integer buffers can be averaged")
+        check_writable(found.name, found.tensor)
+        committed = found.tensor.detach().clone()
+        yield ModelBuffer(name=found.name, owner=found.module, key=found.key, committed=committed)
 
 
 def checked(buffer: ModelBuffer) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 from chaos.frameworks.base import Bytes, Slot, StateItem, Update, UpdateHook
 from chaos.frameworks.local import CommittedItem
 from chaos.frameworks.torch_gradients import odd_gradient
+from chaos.frameworks.torch_normal import in_normal_mode
 from chaos.frameworks.torch_watch import OutsideWatch
 
 
@@ -59,6 +60,7 @@ class TorchLocalTraining:
         """Of each committed item, what it was when the phase was closed."""
         self.has_hook = on_update is not None
 
+    @in_normal_mode
     def step(self, number: int, optimizers: Sequence[str], advance: int = 1) -> str:
         chosen = frozenset(optimizers)
         with self._watch.update():
@@ -73,6 +75,7 @@ class TorchLocalTraining:
         self.leave_out(advance)
         return f"the gradient of {odd!r} is not finite"
 
+    @in_normal_mode
     def leave_out(self, advance: int) -> None:
         with self._watch.update():
             self._undo_statistics()
@@ -91,14 +94,16 @@ class TorchLocalTraining:
         """What an optimizer counts among its options (a step, an estimate) follows from this site's gradients, like its
         moments: it is the site's own from then on. Where it has not changed yet it is as the run began with it."""
         optimizer = self._optimizers[name]
-        before = [dict(group) for group in optimizer.param_groups]
+        places = [(name, vars(optimizer))]
+        places += [(f"{name}.group{index}", group) for index, group in enumerate(optimizer.param_groups)]
+        before = [dict(there) for _, there in places]
         optimizer.step()
-        for index, (group, then) in enumerate(zip(optimizer.param_groups, before, strict=True)):
-            for key, value in then.items():
-                now = group.get(key)
+        for (place, there), then in zip(places, before, strict=True):
+            for key, now in there.items():
+                value = then.get(key)
                 if now is value or not isinstance(now, int | float | tuple) or now == value:
                     continue
-                counted = f"{name}.group{index}.{key}"
+                counted = f"{place}.{key}"
                 for item in self._committed:
                     if item.item.name == counted or item.item.name.startswith(f"{counted}["):
                         item.own = True
@@ -108,6 +113,7 @@ class TorchLocalTraining:
             self._schedule_up_to(steps)
             self._closed = [item.live().copy() for item in self._committed]
 
+    @in_normal_mode
     def finish(
         self, round: int, steps: int, metrics: Mapping[str, float], common: Mapping[int, Bytes]
     ) -> Sequence[Slot]:
@@ -147,6 +153,7 @@ class TorchLocalTraining:
                 for buffer, kept in zip(self._buffers, own, strict=True):
                     buffer.live.copy_(kept)
 
+    @in_normal_mode
     def restore(self) -> None:
         self._scheduled, self._closed = 0, None
         with self._watch.update():

@@ -1,9 +1,10 @@
-"""State of torch optimizers and learning-rate schedulers as items of the training state, bit for bit.
+"""State of torch optimizers as items of the training state, bit for bit.
 
 An optimizer makes its state (moments, step counters) only in its first step. The spec must exist before, so the
 structure is learnt from one step on zero gradients whose effects are undone. State that does not exist yet counts as
 zeros in a snapshot, and a `started` flag says so: a site that loads it starts as fresh as the one that sent it
-(momentum treats its very first step differently).
+(momentum treats its very first step differently). Numbers that the step adds to the options, or changes on the
+optimizer itself, are part of the state as well; what it keeps anywhere else is refused, or told when it comes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import numpy as np
 import torch
 from blake3 import blake3
 
+from chaos.errors import ChangedOutside
 from chaos.frameworks.base import Bytes, MadeItem, StateItem, fact_item, like, number_item
+from chaos.frameworks.torch_normal import in_normal_mode
 from chaos_protocols.wire.state_spec import Item, fact
 
 SKIPPED_GROUP_KEYS = frozenset({"params", "param_names"})
-TREE_DEPTH_MAX = 16
 
 TRIED_MAX = 4096
 """On so many parameters a step is tried to see what an optimizer keeps; of more, on one of each kind."""
@@ -141,6 +143,10 @@ class OptimizerState:
         self._names = names
         self._parameters: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
         self._alike = self._one_of_each_kind()
+        self._added: list[dict[str, Any]] = [{} for _ in optimizer.param_groups]
+        """Of each group, the numbers that the first step puts among its options."""
+        self._counted: dict[str, Any] = {}
+        """Numbers of the optimizer itself that a step changes."""
         first = self._first_states()
         slots = {id(p): tuple(self._slots_of(p, state)) for p, state in first}
         self._slots = {id(p): found for p in self._parameters if (found := slots.get(id(self._alike[p]), ()))}
@@ -172,8 +178,31 @@ class OptimizerState:
         for index, group in enumerate(self._optimizer.param_groups):
             prefix = f"{self._prefix}.group{index}"
             yield fact_item(fact(f"{prefix}.params: {[self._names[id(p)] for p in group['params']]}"))
-            for key in sorted(set(group) - SKIPPED_GROUP_KEYS):
-                yield from _option_items(f"{prefix}.{key}", group, key)
+            added = self._added[index]
+            for key in sorted({*group, *added} - SKIPPED_GROUP_KEYS):
+                if key in added:
+                    yield _later_number(f"{prefix}.{key}", group, key, added[key])
+                else:
+                    yield from _option_items(f"{prefix}.{key}", group, key)
+        for key, value in sorted(self._counted.items()):
+            yield _later_number(f"{self._prefix}.{key}", vars(self._optimizer), key, value)
+
+    def check_kept(self, round: int) -> None:
+        """Raises ChangedOutside for what came after the first step, and is no part of the state. One parameter of each
+        group shows it."""
+        state = self._optimizer.state
+        for group in self._optimizer.param_groups:
+            one = next((p for p in group["params"] if p in state), None)
+            if one is None:
+                continue
+            known = {slot.key for slot in self._slots.get(id(one), ())}
+            late = [key for key, value in state[one].items() if value is not None and key not in known]
+            if late:
+                raise ChangedOutside(
+                    f"{self._prefix} ({type(self._optimizer).__name__}) keeps {late[0]!r} of its parameters by round "
+                    f"{round}, which its first step did not make, so a joiner would not be sent it: use an optimizer "
+                    "that makes all of its state in its first step"
+                )
 
     def forget_spare(self) -> None:
         """The first step is about to make its own tensors."""
@@ -209,6 +238,7 @@ class OptimizerState:
         values = [p.detach().clone() for p in tried]
         gradients = [p.grad for p in self._parameters]
         groups = [{k: copy.deepcopy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+        numbers = {k: v for k, v in vars(optimizer).items() if _is_plain(v)}
         state_before = {p: copy.deepcopy(s) for p, s in optimizer.state.items()}
         random_state = torch.get_rng_state()
         try:
@@ -217,6 +247,7 @@ class OptimizerState:
             for p in tried:
                 p.grad = torch.zeros_like(p)
             self._try_a_step()
+            self._learn_numbers(groups, numbers)
             return [(p, dict(optimizer.state.get(p, {}))) for p in tried]
         finally:
             torch.set_rng_state(random_state)
@@ -226,10 +257,31 @@ class OptimizerState:
             for p, gradient in zip(self._parameters, gradients, strict=True):
                 p.grad = gradient
             for group, before in zip(optimizer.param_groups, groups, strict=True):
+                for key in set(group) - {"params", *before}:
+                    del group[key]
                 for key, value in before.items():
                     _restore_option(group, key, value)
+            for key in self._counted:
+                vars(optimizer).pop(key)
+            vars(optimizer).update(numbers)
             optimizer.state.clear()
             optimizer.state.update(state_before)
+
+    def _learn_numbers(self, groups: list[dict[str, Any]], numbers: dict[str, Any]) -> None:
+        """What the step has put elsewhere than into the state of its parameters; `groups`, `numbers`: from before it.
+        Raises ValueError for what no joiner could be sent."""
+        optimizer = self._optimizer
+        for added, group, before in zip(self._added, optimizer.param_groups, groups, strict=True):
+            added.update({k: v for k, v in group.items() if k not in before and k != "params" and _is_plain(v)})
+        now = {k: v for k, v in vars(optimizer).items() if _is_plain(v)}
+        self._counted.update({k: v for k, v in now.items() if k not in numbers or numbers[k] != v})
+        odd = next((key for key in optimizer.state if not isinstance(key, torch.Tensor)), None)
+        if odd is not None:
+            raise ValueError(
+                f"{self._prefix} ({type(optimizer).__name__}) keeps state under {odd!r}, which is none of its "
+                "parameters, so a joiner would not be sent it: it belongs into the state of a parameter, or, if it is "
+                "a number, into a group's options"
+            )
 
     def _try_a_step(self) -> None:
         """The class's own step: a scheduler that wrapped the instance's, and hooks, must not see this one."""
@@ -244,10 +296,10 @@ class OptimizerState:
                 f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: its step() needs a closure; "
                 "use an optimizer whose step() takes nothing, such as SGD or AdamW"
             ) from error
-        except RuntimeError as error:
+        except Exception as error:
             raise ValueError(
-                f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: "
-                f"a step on dense gradients fails: {error}"
+                f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: register() tries a step() on dense "
+                f"gradients, of zeros, which fails: {error or type(error).__name__}"
             ) from error
 
     def _slots_of(self, parameter: torch.Tensor, state: dict[str, Any]) -> Iterator[_Slot]:
@@ -275,6 +327,7 @@ class OptimizerState:
         ]
         return np.array(flags, dtype=np.uint8)
 
+    @in_normal_mode
     def _start(self, data: Bytes) -> None:
         """Comes before the slots: makes the tensors that will be loaded, or takes away what the source does not
         have."""
@@ -292,37 +345,6 @@ class OptimizerState:
                     mine[slot.key] = (
                         torch.zeros(slot.shape, dtype=slot.dtype, device=slot.device) if spare is None else spare
                     )
-
-
-def scheduler_items(prefix: str, scheduler: Any) -> Iterator[StateItem]:
-    """Numbers and tensors of a scheduler's `state_dict`, at any depth; loading goes through `load_state_dict`.
-
-    Raises ValueError for a scheduler that needs a metric (ReduceLROnPlateau): sites would disagree on it.
-    """
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise ValueError(
-            f"{prefix} is a ReduceLROnPlateau: each site would follow its own metric and the models would drift apart; "
-            "use a scheduler that depends on the number of steps alone"
-        )
-    yield fact_item(fact(f"{prefix}: {type(scheduler).__name__}"))
-    for path, value in _leaves(scheduler.state_dict(), ()):
-        name = ".".join([prefix, *map(str, path)])
-        if isinstance(value, bool | int | float):
-            yield _scheduler_number(name, scheduler, path)
-        elif isinstance(value, torch.Tensor):
-            yield replaced_tensor_item(name, lambda path=path: _at(scheduler.state_dict(), path))  # type: ignore[misc]
-        else:
-            yield fact_item(fact(f"{name}: {_text(value)}"))
-
-
-def _scheduler_number(name: str, scheduler: Any, path: tuple[Any, ...]) -> StateItem:
-    def put(value: float) -> None:
-        tree = scheduler.state_dict()
-        old = _at(tree, path)
-        if old != value:  # the many constants of a scheduler are equal already
-            scheduler.load_state_dict(_with(tree, path, like(old, value)))
-
-    return number_item(name, lambda: float(_at(scheduler.state_dict(), path)), put)
 
 
 def _option_items(name: str, group: dict[str, Any], key: str) -> Iterator[StateItem]:
@@ -344,7 +366,7 @@ def _option_items(name: str, group: dict[str, Any], key: str) -> Iterator[StateI
     elif _is_number(value):
         yield number_item(name, lambda: float(group[key]), lambda new: group.update({key: like(group[key], new)}))
     else:
-        yield fact_item(fact(f"{name}: {_text(value)}"))
+        yield fact_item(fact(f"{name}: {plain_text(value)}"))
 
 
 def _restore_option(group: dict[str, Any], key: str, value: Any) -> None:
@@ -355,41 +377,24 @@ def _restore_option(group: dict[str, Any], key: str, value: Any) -> None:
         group[key] = value
 
 
+def _later_number(name: str, there: dict[str, Any], key: str, old: Any) -> StateItem:
+    """A number that may not be there yet; it counts as 0 then."""
+
+    def put(value: float) -> None:
+        if value or key in there:
+            there[key] = like(old, value)
+
+    return number_item(name, lambda: float(there.get(key, 0.0)), put)
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, bool | int | float)
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _text(value: object) -> str:
+def plain_text(value: object) -> str:
     """For comparison between sites: the value where it is plain, else its type (an address would differ everywhere)."""
     return repr(value) if value is None or isinstance(value, str | bool | bytes) else type(value).__name__
-
-
-def _leaves(tree: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    if len(path) > TREE_DEPTH_MAX:
-        raise ValueError(f"the state of a scheduler is nested deeper than {TREE_DEPTH_MAX}")
-    if isinstance(tree, dict):
-        for key in sorted(tree, key=str):
-            yield from _leaves(tree[key], (*path, key))
-    elif isinstance(tree, list | tuple):
-        for index, value in enumerate(tree):
-            yield from _leaves(value, (*path, index))
-    else:
-        yield path, tree
-
-
-def _at(tree: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        tree = tree[key]
-    return tree
-
-
-def _with(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """A copy of the tree with one leaf replaced; containers keep their types (MultiStepLR counts in a Counter)."""
-    if not path:
-        return value
-    key, rest = path[0], path[1:]
-    if isinstance(tree, tuple):
-        return tuple(_with(v, rest, value) if i == key else v for i, v in enumerate(tree))
-    changed = copy.copy(tree)
-    changed[key] = _with(tree[key], rest, value)
-    return changed

@@ -62,9 +62,10 @@ class OutsideWatch:
         optimizers: Mapping[str, torch.optim.Optimizer],
         schedulers: Mapping[str, Any],
         trained: Mapping[str, tuple[str, ...]],
+        compared: Iterable[str] = (),
     ) -> None:
         """`parameters`: of the models and of the optimizers. `trained`: names of those that are trained, and which
-        optimizers do."""
+        optimizers do. `compared`: of those that are compared when a site joins, and never sent."""
         self._names = list(parameters)
         self._parameters = list(parameters.values())
         self._models = list(models)
@@ -73,6 +74,9 @@ class OutsideWatch:
         self._ids = frozenset(map(id, self._parameters))
         self._places, self._used = _places(self._models), self._in_models()
         self._trained = [trained.get(name, ()) for name in self._names]
+        self._compared = [(name, parameters[name]) for name in compared]
+        self._moved = ""
+        """The first of these that an update has changed."""
         self._wanted = [parameter.requires_grad for parameter in self._parameters]
         self._sizes = self._group_sizes()
         self._kinds = self._kinds_now()
@@ -95,10 +99,14 @@ class OutsideWatch:
     def update(self) -> Iterator[None]:
         """What happens inside is a round's doing; afterwards everything is as it left it."""
         self._inside = True
+        before = [parameter._version for _, parameter in self._compared]
         try:
             yield
         finally:
             self._inside = False
+        for (name, parameter), version in zip(self._compared, before, strict=True):
+            if parameter._version != version:
+                self._moved = self._moved or name
         self.settle()
 
     def settle(self) -> None:
@@ -120,6 +128,7 @@ class OutsideWatch:
         given once for each change. `optimizers`: those that this step is for; None: all; none of them: it is skipped.
         Raises ChangedOutside for what
         is certain to differ, with what to write instead."""
+        self._check_compared(round)
         self._check_steps(round)
         self._check_trained(round, optimizers)
         self._check_schedulers(round)
@@ -191,6 +200,16 @@ class OutsideWatch:
                     "and be the same on all sites (requires_grad_); end the scripts, and start a run that trains the "
                     "new set"
                 )
+
+    def _check_compared(self, round: int) -> None:
+        """An average of the weights over the rounds, say: a joiner would begin it anew."""
+        if self._moved:
+            raise ChangedOutside(
+                f"on_update= has changed the parameter {self._moved!r} by round {round}, which no optimizer trains, "
+                "and with frozen='compare' such parameters are compared and never sent, so a joiner would have another "
+                "one: keep what on_update= changes in buffers (register_buffer), or say "
+                "register(..., frozen='replicate')"
+            )
 
     def _group_sizes(self) -> list[int]:
         return [len(group["params"]) for _, group in self._groups()]

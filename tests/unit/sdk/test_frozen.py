@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chaos import ChangedOutside, Coordinator, DiLoCo, EveryStep, Refused
+from chaos import ChangedOutside, Coordinator, DiLoCo, EveryStep, LocalSGD, Refused
 from chaos.testing import LocalRun
 
 torch = pytest.importorskip("torch", reason="models of torch")
@@ -178,3 +178,29 @@ def test_figures_go_to_the_logger_of_the_script_at_the_steps_of_the_run(tmp_path
         (one.step, one.value) for one in events.Scalars("loss")
     ]
     assert [one.step for one in events.Scalars("loss")] == list(range(1, 7))
+
+
+@pytest.mark.parametrize("sync", [EveryStep(), LocalSGD(every=1)], ids=["every step", "local steps"])
+def test_what_on_update_changes_is_not_compared_alone(sync: Any) -> None:
+    """An average over the rounds: a joiner that is not sent it would begin it anew, and nobody would be told."""
+    model, mean = model_of(), model_of().requires_grad_(False)
+
+    def follow(update: Any) -> None:
+        with torch.no_grad():
+            mean[2].weight.lerp_(model[2].weight, 0.1)
+
+    for frozen in ("replicate", "compare"):
+        with Coordinator(standalone=True, verbose=False) as coordinator:
+            more = {"optimizer": optimizer_of(model), "on_update": follow, "frozen": frozen, "sync": sync}
+            coordinator.register(model={"net": model, "mean": mean}, **more)
+
+            def step(coordinator: Coordinator = coordinator) -> None:
+                model(torch.ones(1, 4)).sum().backward()
+                coordinator.step()
+
+            step()
+            if frozen == "replicate":
+                step()
+                continue
+            with pytest.raises(ChangedOutside, match=r"on_update= has changed .*mean\.2\.weight.*frozen='replicate'"):
+                step()
