@@ -131,8 +131,8 @@ class OutsideWatch:
         self._check_compared(round)
         self._check_steps(round)
         self._check_trained(round, optimizers)
+        self._check_loaded(round)  # of a checkpoint's schedule, too, which has another position then
         self._check_schedulers(round)
-        self._check_loaded(round)
         self._check_options(round)
         self._check_places()
         self._check_kinds()

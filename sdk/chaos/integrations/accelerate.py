@@ -30,6 +30,18 @@ except ImportError as error:
     raise MissingLibrary.of("accelerate", "accelerate", error) from error
 
 
+class JoinedRun(Coordinator):
+    """The coordinator of a loop with Accelerate. `steps` are those of the schedule, if there is one: with the steps of
+    a checkpoint that the run began from (`accelerator.load_state` before `join`), at a site that joins it as well."""
+
+    schedule: Any = None
+
+    @property
+    def steps(self) -> int:
+        position = getattr(self.schedule, "last_epoch", None)
+        return position if isinstance(position, int) else super().steps
+
+
 def join(
     accelerator: Any,
     model: Any,
@@ -43,7 +55,7 @@ def join(
     alike: Mapping[str, Setting] | None = None,
     socket: str | os.PathLike[str] | None = None,
     standalone: bool = False,
-) -> Coordinator:
+) -> JoinedRun:
     """Make the loop around what `accelerator.prepare` gave a site of the run; returns when this site may train.
 
     sync: the mode (default: `EveryStep()`). samples: behind each step of this site, the weight of its gradients in the
@@ -71,7 +83,8 @@ def join(
     check_prepared(optimizer)
     if scheduler is None:
         _check_no_schedule(accelerator, optimizer)
-    coordinator = Coordinator(socket=socket, standalone=standalone)
+    coordinator = JoinedRun(socket=socket, standalone=standalone)
+    coordinator.schedule = scheduler
 
     def step() -> None:
         if not coordinator.left:

@@ -196,6 +196,16 @@ def test_a_registered_scheduler_is_not_stepped_by_the_loop() -> None:
     made.coordinator.close()
 
 
+def test_a_checkpoint_with_its_schedule_is_told_as_one() -> None:
+    """As `load_state` of Accelerate loads both: nobody has stepped the schedule."""
+    made = Training(scheduled=True)
+    assert made.scheduler is not None
+    made.optimizer.load_state_dict(made.optimizer.state_dict())
+    made.scheduler.load_state_dict({**made.scheduler.state_dict(), "last_epoch": 7})
+    with made.coordinator, pytest.raises(ChangedOutside, match=r"optimizer\.load_state_dict\(\) was called after reg"):
+        made.coordinator.step()
+
+
 def test_weights_changed_by_hand_are_named_once_and_training_goes_on(
     training: Training, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -240,6 +240,38 @@ def test_a_loop_of_accelerate_accumulates_clips_the_average_and_leaves_the_sched
     assert rates == [1.0, 0.5, 0.5, pytest.approx(1 / 3)]
 
 
+def test_steps_of_accelerate_go_on_from_a_checkpoint_at_a_joiner_too() -> None:
+    """Which has begun anew: the schedule is the run's, and so is what counts its steps."""
+
+    begun, joined = threading.Event(), threading.Event()
+
+    def script(socket: Path, *, resumed: bool) -> set[int]:
+        model = tiny()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=40)
+        accelerator = Accelerator(cpu=True)
+        model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
+        if resumed:
+            scheduler.scheduler.load_state_dict({**scheduler.scheduler.state_dict(), "last_epoch": 10})
+        else:
+            assert begun.wait(60)
+        run = join(accelerator, model, optimizer, scheduler, socket=socket)
+        (begun if resumed else joined).set()
+        made = {run.steps - run.round}
+        for _ in range(3):
+            accelerator.backward(model(**{key: value[None] for key, value in rows(1)[0].items()}).loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            made.add(run.steps - run.round)
+            assert joined.wait(60)
+        run.close()
+        return made
+
+    with LocalRun(sites=1) as run:
+        assert run.together(lambda to: script(to, resumed=True), lambda to: script(to, resumed=False)) == [{10}, {10}]
+
+
 def test_accelerate_says_what_was_not_prepared() -> None:
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
