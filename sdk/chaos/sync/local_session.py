@@ -4,7 +4,6 @@ the modes are: `chaos.sync.local_steps`."""
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -144,8 +143,8 @@ class LocalStepsSession:
 
     @property
     def steps_of_a_phase(self) -> float:
-        """Of this site at most, where it is not by time."""
-        return math.inf if self._plan.by_time else float(self._plan.every)
+        """Of a site on average, at most, in the phase of a part that the last round was about."""
+        return self._pace.steps_at_most * self._plan.fragments
 
     # ---- the phase at home
 

@@ -24,6 +24,9 @@ from chaos.sync.notes import Numbers
 STEPS_LOOKED_AT = 64
 """Of a phase, the last ones: their median is the time of a step. A pause among them does not count."""
 
+SPEED_VARIES = 2.0
+"""By so much the steps of a phase may be more than the usual step says."""
+
 SECONDS_MIN, SECONDS_MAX = 1e-3, 1e6
 """Of a phase: what is beyond is no measurement."""
 
@@ -36,6 +39,8 @@ class LocalPace:
         self.seconds = 0.0
         """Of a phase; 0: nobody has measured anything yet."""
         self.position = 0
+        self.steps_at_most = float(steps)
+        """That a site made on average in the phase of the last round, as far as can be told."""
         self._made = 0
         self._began_s = self._last_s = clock()
         self._took: deque[float] = deque(maxlen=STEPS_LOOKED_AT)
@@ -93,6 +98,8 @@ class LocalPace:
             return
         rate, share = (float(number) for number in numbers)
         if rate > 0 and share > 0 and math.isfinite(rate / share):
+            if self.seconds:
+                self.steps_at_most = 1 + SPEED_VARIES * self.seconds * rate / share
             self.seconds = min(SECONDS_MAX, max(SECONDS_MIN, self._steps * share / rate))
 
     def _set_seconds(self, seconds: float) -> None:
