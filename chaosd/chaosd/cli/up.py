@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -22,6 +22,9 @@ from chaosd.config.file import (
     ConfigError,
     default_data_dir,
 )
+
+if TYPE_CHECKING:
+    from chaosd.config.model import SiteConfig
 
 COMMAND = "chaosd.up.command"
 """Where the command line leaves what follows `--`."""
@@ -87,7 +90,6 @@ def up(
       $ chaosd up cleveland -- python train.py                  # daemon and script
       $ chaosd up hungary --name Hungary                        # a further site on this machine
     """
-    from chaos_protocols.fingerprint import words_of
     from chaosd.cli.beside import ScriptBeside, demand_there
     from chaosd.config.model import load_config
     from chaosd.identity import Identity, IdentityError
@@ -114,10 +116,8 @@ def up(
         fail(str(error), EXIT_USAGE)
     except OSError as error:
         fail(f"cannot make a site: {explain(error)}", EXIT_USAGE)
-    own = shlex.quote(f"{config.name}={site}@{config.advertise}")
     if directory is None and not new:
         typer.echo(f"this is the site of {path}; a further one on this machine: chaosd up FOLDER")
-    told = JOIN.format(site=site, run=shlex.quote(config.run), peer=own, address=config.advertise, words=words_of(site))
     from chaosd.daemon import run_daemon
 
     def daemon() -> int:
@@ -125,10 +125,17 @@ def up(
             config,
             reload=lambda: load_config(path, given),
             listening=listening,
-            greeting=lambda: typer.echo(told, nl=False),  # of a site that cannot start nobody can join a run
+            greeting=lambda: _tell_how_to_join(config, site),  # no word of it where the site cannot start
         )
 
     become(daemon if not command else lambda: ScriptBeside(command, config).run(daemon))
+
+
+def _tell_how_to_join(config: SiteConfig, site: str) -> None:
+    from chaos_protocols.fingerprint import words_of
+
+    run, peer = shlex.quote(config.run), shlex.quote(f"{config.name}={site}@{config.advertise}")
+    typer.echo(JOIN.format(site=site, run=run, peer=peer, address=config.advertise, words=words_of(site)), nl=False)
 
 
 def overrides_of_up(given: dict[str, Any]) -> dict[str, object]:

@@ -117,7 +117,7 @@ class RosterReplica:
         return self.has(self.site) or self.roster.gone(self.site) is not None
 
     @property
-    def _is_newcomer(self) -> bool:
+    def _was_never_in(self) -> bool:
         """This site never was in the run, as far as the log is applied here."""
         return self.roster.record(self.site) is None and self.roster.gone(self.site) is None
 
@@ -137,7 +137,7 @@ class RosterReplica:
         site came to hear the leader."""
         self.applied = entry.index
         told = self._journal.pop(entry.index, None) == entry.term
-        self.known, self.late = told or self._is_newcomer, LATE if late else ""
+        self.known, self.late = told or self._was_never_in, LATE if late else ""
         command = decode_command(entry.command) if entry.command else None
         self.chain.agreed(entry, begins=isinstance(command, SetRules) and command.version >= NAMES_SINCE)
         return command
@@ -150,7 +150,7 @@ class RosterReplica:
         """The roster that a snapshot brings. Which run this is was known before: a site of a release that does not
         know the field leaves it out."""
         self.applied = snapshot.index
-        self.known, self.late = self._is_newcomer, LATE
+        self.known, self.late = self._was_never_in, LATE
         roster = decode_roster(snapshot.state)
         self.chain.restored(snapshot, begun=roster.rules >= NAMES_SINCE)
         return roster if roster.run_id else msgspec.structs.replace(roster, run_id=self.roster.run_id)

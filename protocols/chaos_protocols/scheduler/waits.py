@@ -9,7 +9,7 @@ removed (spec 9.22, 9.23).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.decisions import SiteFailed
@@ -76,9 +76,7 @@ class WaitsWatch:
         missing = self._since if tag is not None else {}
         reasons = {site: reason for site, (_, reason) in stuck.items() if site not in missing}
         since = {**{site: since_s for site, (since_s, _) in stuck.items()}, **missing, **behind}
-        for site in missing:
-            if tag is not None and (lacked := _lacked(reports.get(site), tag)):
-                reasons[site] = COMING.format(round=lacked)
+        reasons |= _coming(missing, reports, tag)
         reasons |= {site: BEHIND if site in reports else UNREPORTED for site in behind}
         waits = _named(since, reasons, now_s)
         overdue = any(self._is_overdue(one, now_s) for one in waits)
@@ -208,11 +206,15 @@ def _is_missing(report: SiteStatus, tag: Tag, *, leaves: bool = False) -> bool:
     return not (report.open == tag and report.gave)
 
 
-def _lacked(report: SiteStatus | None, tag: Tag) -> int:
-    """The round before this one to which a site has given, and whose result it has not; 0: there is none."""
-    if report is None or report.open is None or not report.gave or report.open.round >= tag.round:
-        return 0
-    return report.open.round
+def _coming(missing: Iterable[SiteId], reports: Mapping[SiteId, SiteStatus], tag: Tag | None) -> dict[SiteId, str]:
+    """Of those that have given to a round before this one, and have its result not yet: that this is why."""
+    found = {}
+    for site in missing:
+        report = reports.get(site)
+        before = report.open if report is not None and report.gave else None
+        if tag is not None and before is not None and before.round < tag.round:
+            found[site] = COMING.format(round=before.round)
+    return found
 
 
 def _named(since: Mapping[SiteId, float], reasons: Mapping[SiteId, str], now_s: float) -> tuple[SiteWait, ...]:

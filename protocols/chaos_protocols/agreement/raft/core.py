@@ -234,6 +234,10 @@ class Core:
         overdue = now_s > self.leader_contact_s + self.settings.election_timeout_s
         return self.leader != leader or self.leader_lost_s is not None or overdue
 
+    def begin_to_hear(self, commit_index: int) -> None:
+        """A leader is heard, for the first time or again, and has committed so much."""
+        self.agreed_before = commit_index
+
     def lose_leader(self, now_s: float) -> None:
         """It is known to be gone."""
         self.leader_lost_s = now_s

@@ -28,7 +28,7 @@ def receive_append(core: Core, source: SiteId, message: AppendRequest, now_s: fl
         if not accept_leader(core, source, message.leader, message.term, now_s):
             return
         if anew:
-            core.agreed_before = message.commit_index
+            core.begin_to_hear(message.commit_index)
         match_index = take_entries(core, source, message)
         if core.violation is None:
             answer_append(core, source, message, match_index)
