@@ -24,6 +24,7 @@ from chaosd.config.file import (
 )
 
 if TYPE_CHECKING:
+    from chaos_protocols.names import SiteId
     from chaosd.config.model import SiteConfig
 
 COMMAND = "chaosd.up.command"
@@ -131,7 +132,7 @@ def up(
     become(daemon if not command else lambda: ScriptBeside(command, config).run(daemon))
 
 
-def _tell_how_to_join(config: SiteConfig, site: str) -> None:
+def _tell_how_to_join(config: SiteConfig, site: SiteId) -> None:
     from chaos_protocols.fingerprint import words_of
 
     run, peer = shlex.quote(config.run), shlex.quote(f"{config.name}={site}@{config.advertise}")
