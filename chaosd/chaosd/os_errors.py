@@ -56,6 +56,11 @@ def explain_listening(error: OSError, where: str) -> str:
             f"{where} is no address of this machine (`ip addr` shows those): listen on one of them or on 0.0.0.0; the "
             "address that others dial, as behind a port forwarding, is `advertise`"
         )
+    if error.errno == errno.EINVAL and where.lower().startswith("[fe80:"):
+        return (
+            f"{where} is an address of one network alone, and there may be several: name its interface, too, as in "
+            "[fe80::1%eth0]:7400 (`ip addr` shows both)"
+        )
     if error.errno == errno.EACCES:
         return f"{where} is for the administrator: ports from 1024 on are for everybody"
     return f"{where} cannot be listened on: {error.strerror or error}"

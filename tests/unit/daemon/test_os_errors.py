@@ -19,7 +19,7 @@ import typer
 from chaosd.api.client import LocalClient, NoDaemonError, SocketUnusableError
 from chaosd.cli import main
 from chaosd.cli.start import become
-from chaosd.os_errors import FILES_FIXED, explain, files_allowed, may_pass, raise_files_allowed
+from chaosd.os_errors import FILES_FIXED, explain, explain_listening, files_allowed, may_pass, raise_files_allowed
 from chaosd.transport.errors import ListenError
 from chaosd.unix_sockets import UnixListener
 
@@ -184,3 +184,9 @@ def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_word(
         main()
     assert caught.value.code == 130
     assert capsys.readouterr().err == ""
+
+
+def test_an_address_of_one_network_alone_wants_its_interface() -> None:
+    told = explain_listening(OSError(errno.EINVAL, "Invalid argument"), "[fe80::1]:7400")
+    assert "name its interface" in told and "%eth0" in told
+    assert "Invalid argument" in explain_listening(OSError(errno.EINVAL, "Invalid argument"), "[::1]:7400")
