@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from chaosd.cli.options import EXIT_USAGE, ApiSocketOption, ConfigOption, DataDirOption, config_path, daemon, fail
+from chaosd.cli.options import EXIT_USAGE, ApiSocketOption, ConfigOption, DataDirOption, config_path, daemon, fail, say
 from chaosd.config.file import DEFAULT_PAGE, ConfigError, read_config_file
 
 FILES = {"dashboard": "dashboard.json", "alarms": "alarms.yml", "scrape": "scrape.yml"}
@@ -52,7 +52,11 @@ def _page(config: Path | None) -> str:
         page = read_config_file(path).get("page") if path is not None else None
     except ConfigError as error:
         fail(str(error), EXIT_USAGE)
-    return page if isinstance(page, str) and page else DEFAULT_PAGE
+    if isinstance(page, str) and page:
+        return page
+    where = f"{path} names no page" if path is not None else "there is no configuration"
+    say(f'{where}: write page = "{DEFAULT_PAGE}" into it, since one that was opened otherwise ends with its daemon')
+    return DEFAULT_PAGE
 
 
 def shipped(name: str) -> str:

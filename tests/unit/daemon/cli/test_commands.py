@@ -170,10 +170,11 @@ def test_a_folder_without_a_daemon_is_not_answered_with_the_start_of_another_sit
 def test_what_prometheus_needs_names_the_page_of_this_site(run: Run, tmp_path: Path) -> None:
     run("init", tmp_path / "one", "--bootstrap")
     file = tmp_path / "one" / "chaosd.toml"
-    assert '"127.0.0.1:7480"' in run("metrics", "--scrape", "--config", file).output, "as nothing else is said"
+    unnamed = run("metrics", "--scrape", "--config", file)
+    assert '"127.0.0.1:7480"' in unnamed.stdout and f"{file} names no page" in unnamed.stderr
     file.write_text(file.read_text().replace('# page = ""', 'page = "127.0.0.1:7499"'))
-    told = run("metrics", "--scrape", "--config", file).output
-    assert told.count("127.0.0.1:7499") == 2 and "7480" not in told
+    told = run("metrics", "--scrape", "--config", file)
+    assert told.stdout.count("127.0.0.1:7499") == 2 and "7480" not in told.output
 
 
 def test_leave_passes_the_reason_on(run: Run, tmp_path: Path) -> None:
