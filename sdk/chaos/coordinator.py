@@ -271,7 +271,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
     def _ended(self, done: bool) -> bool:
         if not done:
             return self._end()
-        notice = self._registered().notice or self._odd_weight(self._registered())
+        notice = self._registered().notice or self._odd_weight(self._registered()) or self._signals.unheard()
         self._say("" if self._noticed else notice)
         self._noticed = bool(notice)
         return True
@@ -286,7 +286,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
 
     def capture_exit_event(self) -> bool:
         """True once Ctrl+C, SIGTERM, `chaosd leave` or a dismissal asks this script to end."""
-        return self._signals.exit_requested or self.left
+        return self._signals.asked() or self.left
 
     def request_node_exit(self, reason: str = "") -> None:
         """Leave gracefully: this site contributes no more, but applies what the run still decides with it; the others

@@ -27,6 +27,7 @@ from chaos.connection import Wakeup
 from chaos.saying import say_in_handler
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+UNHEARD_STEPS = 3
 SAME_ORDER_S = 3.0
 """Between two of them: the threads of a daemon that is killed on a machine with much other work end a second apart."""
 
@@ -47,6 +48,8 @@ class ExitSignals:
         """When SIGTERM came last."""
         self.exit_requested = False
         self.reason = ""
+        self._heard = False
+        self._steps_unheard = 0
 
     def install(self) -> bool:
         """Take the signals over. False outside the main thread, where Python allows no handlers."""
@@ -74,6 +77,23 @@ class ExitSignals:
             self.exit_requested = True
             self.reason = reason
         self._wakeup.wake()
+
+    def asked(self) -> bool:
+        """The script asks whether it is to end."""
+        self._heard = self.exit_requested
+        return self.exit_requested
+
+    def unheard(self) -> str:
+        """At the end of a step: that the script trains on and does not ask; empty: it does, or this was told."""
+        if not self.exit_requested or self._heard:
+            return ""
+        self._steps_unheard += 1
+        if self._steps_unheard != UNHEARD_STEPS:
+            return ""
+        return (
+            f"{self.reason}, and the script trains on: this site leaves when it asks coordinator.capture_exit_event() "
+            "and says coordinator.request_node_exit(), or ends; ask after each step"
+        )
 
     def out(self) -> None:
         """There is nothing left to leave: the next signal forces."""

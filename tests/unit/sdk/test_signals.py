@@ -354,3 +354,17 @@ def test_a_child_that_is_started_anew_does_not_hear_ctrl_c_either(method: str, t
     )
     run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=150, check=False)
     assert run.stdout == "0 False\n", run.stderr
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_loop_that_does_not_ask_whether_it_is_to_end_is_told_once(
+    asks: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was told that its site leaves, and does not."""
+    with Line(None, handle_signals=True, verbose=True) as line:
+        line.register()
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(6):
+            line.step()
+            assert not asks or line.coordinator.capture_exit_event()
+    assert capfd.readouterr().err.count("SIGINT received, and the script trains on") == (not asks)
