@@ -68,6 +68,10 @@ def framework_of(
             f"torch cannot be imported ({error}); install chaos-train[torch], or register numpy arrays"
         ) from error
     _check_kinds(_named(model, "model"), _named(optimizer, "optimizer"))
+    _check_schedulers(_named(scheduler, "scheduler"))
+    for name, hook in (("on_average", on_average), ("on_update", on_update)):
+        if hook is not None and not callable(hook):
+            raise ValueError(f"register({name}=...) takes a function of one argument, the update, not {hook!r:.80}")
     with held_back():
         return TorchFramework(
             _named(model, "model"),
@@ -90,6 +94,18 @@ def _check_kinds(models: Mapping[str, Any], optimizers: Mapping[str, Any]) -> No
             if not isinstance(thing, kind):
                 wanted = "torch.nn.Module" if kind is torch.nn.Module else "torch.optim.Optimizer"
                 raise ValueError(f"register(model=..., optimizer=...): {name} is a {type(thing).__name__}, no {wanted}")
+
+
+def _check_schedulers(schedulers: Mapping[str, Any]) -> None:
+    """Raises ValueError for what is none: anything with the three calls is one."""
+    for name, thing in schedulers.items():
+        if isinstance(thing, type):
+            raise ValueError(f"{name} is the class {thing.__name__}: make one, {thing.__name__}(optimizer, ...)")
+        if not all(callable(getattr(thing, call, None)) for call in ("step", "state_dict", "load_state_dict")):
+            raise ValueError(
+                f"{name} is a {type(thing).__name__}, no learning-rate scheduler, which has step(), state_dict() and "
+                "load_state_dict(): a function of the step goes into torch.optim.lr_scheduler.LambdaLR(optimizer, ...)"
+            )
 
 
 def _facts(rounds_per_epoch: int | None, frozen: str, alike: Mapping[str, Setting]) -> list[str]:

@@ -238,6 +238,12 @@ def test_what_is_no_model_optimizer_or_mode_is_named() -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     coordinator = Coordinator(standalone=True, handle_signals=False)
+    with pytest.raises(ValueError, match=r"scheduler is the class StepLR: make one, StepLR\(optimizer, \.\.\.\)"):
+        coordinator.register(model, optimizer, torch.optim.lr_scheduler.StepLR)
+    with pytest.raises(ValueError, match=r"scheduler is a function, no learning-rate scheduler.*LambdaLR"):
+        coordinator.register(model, optimizer, lambda step: 0.1)
+    with pytest.raises(ValueError, match=r"register\(on_update=\.\.\.\) takes a function of one argument"):
+        coordinator.register(model, optimizer, on_update="ema")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"model is a SGD, no torch\.nn\.Module"):
         coordinator.register(optimizer, model)
     with pytest.raises(ValueError, match=r"optimizer is a generator, no torch\.optim\.Optimizer"):
