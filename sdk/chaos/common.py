@@ -36,6 +36,11 @@ class CommonDecisions(ABC):
     def round(self) -> int:
         """The last round applied."""
 
+    @property
+    @abstractmethod
+    def left(self) -> bool:
+        """True once this site is out of the run."""
+
     @abstractmethod
     def _registered(self) -> SyncSession:
         """Raises ValueError before anything is registered."""
@@ -58,6 +63,19 @@ class CommonDecisions(ABC):
         session = self._registered()
         with session.common_model() if isinstance(session, LocalStepsSession) else contextlib.nullcontext():
             yield
+
+    def keep_common_model(self) -> None:
+        """At the end of a training with local steps, after `request_node_exit`: what all sites have in common as of the
+        last round stays in the parameters and buffers; what this site has done since is dropped. With `EveryStep` there
+        is nothing of the kind. Raises ValueError while this site is in the run."""
+        session = self._registered()
+        if not self.left:
+            raise ValueError(
+                "keep_common_model() is for the end, after request_node_exit(); while this site trains the common "
+                "model is shown by `with coordinator.common_model():`"
+            )
+        if isinstance(session, LocalStepsSession):
+            session.reset(self.round)
 
     def should_stop(self, mine: bool = True) -> bool:
         """Whether all sites want to end, as they said in the last round; `mine`: whether this one does, said in the

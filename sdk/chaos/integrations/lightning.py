@@ -196,6 +196,7 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
     def _end(self) -> None:
         if self._undo:
             self.coordinator.request_node_exit("its training has ended")
+            self.coordinator.keep_common_model()
             self._put_back()
 
 

@@ -151,6 +151,7 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
         if self._optimizer is None:
             return
         self.coordinator.request_node_exit("its training has ended")
+        self.coordinator.keep_common_model()
         as_before(self._optimizer)
         self._optimizer = None
         if self._max_grad_norm is not None:

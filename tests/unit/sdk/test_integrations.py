@@ -17,7 +17,7 @@ from peft import LoraConfig, get_peft_model
 from tests.unit.sdk.small_trainers import Module, both, fitted, rows, tiny
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from chaos import DiLoCo, Refused
+from chaos import DiLoCo, LocalSGD, Refused
 from chaos.integrations.accelerate import join
 from chaos.integrations.figures import figures_of
 from chaos.integrations.lightning import ChaosLightningCallback as LightningChaos
@@ -134,6 +134,26 @@ def test_local_steps_count_for_the_schedule_of_a_trainer(tmp_path: Path) -> None
     trainer, callback = trained(tmp_path, None, watched, sync=DiLoCo(every=5))
     assert watched.steps == list(range(1, 21)) and callback.coordinator.round == 4
     assert trainer.state.global_step == callback.steps == callback.coordinator.steps == 20
+
+
+@pytest.mark.parametrize("sync", [LocalSGD(every=4), DiLoCo(every=8, fragments=2)], ids=["all", "parts"])
+def test_trainers_end_with_one_model_where_their_last_steps_make_no_round(sync: Any, tmp_path: Path) -> None:
+    """Ten steps are two rounds, and two steps that each site has made by itself."""
+
+    def trained(socket: Path, site: int) -> Any:
+        callback = ChaosCallback(sync=sync, socket=str(socket))
+        arguments = TrainingArguments(
+            str(tmp_path / str(site)), max_steps=10, report_to=[], use_cpu=True, save_strategy="no"
+        )
+        model = tiny()
+        Trainer(model=model, args=arguments, train_dataset=rows(24 + site), callbacks=[callback]).train()
+        assert callback.coordinator.left
+        callback.coordinator.close()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    with LocalRun(sites=2) as run:
+        one, other = run.together(lambda socket: trained(socket, 0), lambda socket: trained(socket, 1))
+    assert torch.equal(one, other)
 
 
 def test_trainers_with_another_length_of_the_run_do_not_train_together(tmp_path: Path) -> None:

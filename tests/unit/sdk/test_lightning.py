@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.unit.sdk.small_trainers import Module, both, fitted
 
+from chaos import LocalSGD
 from chaos.integrations.lightning import ChaosLightningCallback as LightningChaos
 from chaos.testing import LocalRun
 
@@ -125,3 +126,17 @@ def test_lightning_is_told_what_each_site_would_do_in_its_own_way(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         fitted(Module(interval=interval), [LightningChaos(standalone=True)], **arguments)
+
+
+def test_lightning_ends_with_the_common_model_where_its_last_steps_make_no_round() -> None:
+    def trained(socket: Path, site: int) -> Any:
+        module = Module()
+        callback = LightningChaos(sync=LocalSGD(every=4), socket=str(socket))
+        fitted(module, [callback], data=24 + 4 * site, max_steps=10)
+        assert callback.coordinator.left
+        callback.coordinator.close()
+        return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+
+    with LocalRun(sites=2) as run:
+        one, other = run.together(lambda socket: trained(socket, 0), lambda socket: trained(socket, 1))
+    assert torch.equal(one, other)

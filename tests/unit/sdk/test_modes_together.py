@@ -279,3 +279,20 @@ def test_a_model_that_was_compiled_to_machine_code_trains_with_diloco() -> None:
             out.square().mean().backward()
             assert coordinator.step()
         assert coordinator.round == 12
+
+
+def test_the_common_model_is_kept_at_the_end_and_not_before() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        coordinator.register(model=model, optimizer=optimizer, sync=LocalSGD(every=2))
+        states = []
+        for _ in range(3):
+            model(torch.randn(4, 2)).square().sum().backward()
+            coordinator.step()
+            states.append({name: value.clone() for name, value in model.state_dict().items()})
+        with pytest.raises(ValueError, match=r"is for the end, after request_node_exit\(\)"):
+            coordinator.keep_common_model()
+        coordinator.request_node_exit()
+        coordinator.keep_common_model()
+    assert all(torch.equal(value, states[1][name]) for name, value in model.state_dict().items())
