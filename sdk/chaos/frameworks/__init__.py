@@ -69,9 +69,7 @@ def framework_of(
         ) from error
     _check_kinds(_named(model, "model"), _named(optimizer, "optimizer"))
     _check_schedulers(_named(scheduler, "scheduler"))
-    for name, hook in (("on_average", on_average), ("on_update", on_update)):
-        if hook is not None and not callable(hook):
-            raise ValueError(f"register({name}=...) takes a function of one argument, the update, not {hook!r:.80}")
+    _check_hooks(on_average=on_average, on_update=on_update)
     with held_back():
         return TorchFramework(
             _named(model, "model"),
@@ -106,6 +104,12 @@ def _check_schedulers(schedulers: Mapping[str, Any]) -> None:
                 f"{name} is a {type(thing).__name__}, no learning-rate scheduler, which has step(), state_dict() and "
                 "load_state_dict(): a function of the step goes into torch.optim.lr_scheduler.LambdaLR(optimizer, ...)"
             )
+
+
+def _check_hooks(**hooks: Any) -> None:
+    for name, hook in hooks.items():
+        if hook is not None and not callable(hook):
+            raise ValueError(f"register({name}=...) takes a function of one argument, the update, not {hook!r:.80}")
 
 
 def _facts(rounds_per_epoch: int | None, frozen: str, alike: Mapping[str, Setting]) -> list[str]:
