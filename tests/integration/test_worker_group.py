@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,18 @@ async def test_who_is_killed_because_nobody_waits_any_more_is_not_started_anew(t
     with pytest.raises(asyncio.CancelledError):
         await training
     assert len(started) == 2
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+async def test_who_is_killed_or_stopped_on_its_way_is_started_anew(tmp_path: Path, by: signal.Signals) -> None:
+    def watch(_: Controller, entry: Happened) -> None:
+        if entry.kind == "worker-started" and entry.fields["worker"] == 1:
+            pid = int(str(entry.fields["pid"]))
+            while os.getpgid(pid) != pid:
+                pass  # a fork of the tests' interpreter has no group of its own yet, by which it is killed
+            os.kill(pid, by)
+
+    ran = await train(tmp_path, dp=2, pp=1, restarts=1, failure_timeout_s=1.0, watch=watch)
+    check(ran, plans=1)
+    assert [each.fields["worker"] for each in ran.of("worker-lost")] == [1]
+    assert [each.fields["worker"] for each in ran.of("worker-came")] == [0, 2], "before its first step"
