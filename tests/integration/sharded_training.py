@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,6 +81,7 @@ def leave(model: Any, report: Any) -> None:
     """The script of this process alone wants no step after the second; or it ends, and says nothing."""
     lane, _, silently = os.environ["LEAVES"].partition("!")
     if report.step == 2 and os.environ.get("CHAOS_LANE") == lane:
+        atexit.register(Path(os.environ["LEFT"]).touch)
         os._exit(0) if silently else sys.exit(0)
 
 

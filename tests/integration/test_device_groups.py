@@ -110,17 +110,18 @@ async def test_an_error_in_one_lane_is_told_as_that_of_the_script(tmp_path: Path
 
 @pytest.mark.parametrize("lane", [0, 1])
 async def test_a_script_that_leaves_its_loop_in_one_lane_alone_is_told(tmp_path: Path, lane: int) -> None:
-    settings = {"LEAVES": str(lane)}
+    settings = {"LEAVES": str(lane), "LEFT": str(tmp_path / "left")}
     ran = await train(tmp_path, dp=1, pp=1, group_size=SIZE, script=SCRIPT, environment=settings)
     said = f"process {lane} of its device group has ended its training after step 2, process {1 - lane} goes on; all"
     assert ran.failed.startswith(f"worker 0: {said}") and not ran.of("worker-lost"), ran.happened
     (ended,) = ran.of("worker-ended")
     assert "exit code 75" not in ended.reason, "each process hears that it is over"
+    assert (tmp_path / "left").exists(), "also that which has left its loop, and ends as any other"
 
 
 @pytest.mark.parametrize("lane", [0, 1])
 async def test_a_process_that_ends_well_in_the_middle_of_the_training_is_named(tmp_path: Path, lane: int) -> None:
-    settings = {"LEAVES": f"{lane}!silently"}
+    settings = {"LEAVES": f"{lane}!silently", "LEFT": str(tmp_path / "left")}
     ran = await train(tmp_path, dp=1, pp=1, group_size=SIZE, script=SCRIPT, environment=settings)
     how = (
         "process 1 of its device group: " * (lane == 1) + "its process ended with exit code 0; the script, or a library"

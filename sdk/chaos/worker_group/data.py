@@ -78,7 +78,9 @@ class Loader:
                 "len(dataset), and makes the batches itself"
             )
         if len(dataset) < global_batch:
-            raise ValueError(f"the data set has {len(dataset)} samples and a step takes {global_batch}")
+            raise ValueError(
+                f"the data set has {len(dataset)} samples and a step takes {global_batch}; make global_batch smaller"
+            )
         if not -(1 << 63) <= seed < 1 << 63:
             raise ValueError(f"seed={seed}: a seed has at most 64 bits, from -2**63 to 2**63 - 1")
         self.dataset, self.seed = dataset, seed

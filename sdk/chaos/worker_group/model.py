@@ -28,7 +28,7 @@ from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.measuring import Measured, measure
 from chaos.worker_group.others import LayersSession
 from chaos.worker_group.pieces import pieces_of
-from chaos.worker_group.refused import check_dense, check_loss
+from chaos.worker_group.refused import check_dense, check_loss, check_modules
 from chaos.worker_group.session import Applied, ChainTraining, GroupSession, TrainsAlone, TrainsWithOthers
 from chaos.worker_group.together import TrainsTogether
 from chaos.worker_group.vectors import LayerVectors, LocalVectors, Vectors
@@ -80,7 +80,9 @@ class ParallelModel:
         check_loss(loss, model)
         self.module = model
         self._device = device_of(model)
-        self.layers: list[Layer] = chain(_modules(model, layers))
+        modules = _modules(model, layers)
+        check_modules(modules)
+        self.layers: list[Layer] = chain(modules)
         _check_covered(model, self.layers)
         check_dense(self.layers)
         self._loss, self._copies = loss, optimizer_copies

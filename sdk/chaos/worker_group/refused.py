@@ -14,6 +14,16 @@ NAMED_MAX = 5
 """Parameters, in a sentence."""
 
 
+def check_modules(modules: Sequence[torch.nn.Module]) -> None:
+    """Raises ValueError for one that only holds others, as a `ModuleList` does."""
+    for index, module in enumerate(modules):
+        if type(module).forward is torch.nn.Module.forward:
+            raise ValueError(
+                f"layer {index} is a {type(module).__name__}, which computes nothing by itself: name what it holds in "
+                "its place, layers=lambda m: [m.embed, *m.blocks, m.head]"
+            )
+
+
 def check_loss(loss: Any, model: torch.nn.Module) -> None:
     """Raises ValueError for a loss with parameters of its own that want to be trained: they are in no layer, so no
     worker has an optimizer for them."""

@@ -275,7 +275,10 @@ def other() -> Any:
             "is a ReduceLROnPlateau: each site would follow its own metric",
         ),
         (lambda c, m: c.loader(Points(), global_batch=10, micro_batch=4), "cannot be cut into micro-batches of 4"),
-        (lambda c, m: c.loader(Points(), global_batch=1000, micro_batch=4), "has 96 samples and a step takes 1000"),
+        (
+            lambda c, m: c.loader(Points(), global_batch=1000, micro_batch=4),
+            "a step takes 1000; make global_batch",
+        ),
         (lambda c, m: c.loader(DataLoader(Points()), global_batch=8, micro_batch=4), "DataLoader cannot be read"),
         (lambda c, m: c.loader(Stream(), global_batch=8, micro_batch=4), "Stream cannot be read by number"),
         (lambda c, m: c.parallelize(make_model(), loss=LOSS), "parallelized or replicated already"),

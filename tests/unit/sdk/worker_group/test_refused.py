@@ -129,3 +129,13 @@ def test_sparse_gradients_are_refused_with_what_has_them(make: Callable[[], torc
 
     with pytest.raises(ValueError, match=text):
         first_step()
+
+
+@pytest.mark.parametrize("listed", [torch.nn.ModuleList, torch.nn.ModuleDict])
+def test_a_list_of_modules_in_the_place_of_a_layer_is_refused_with_how_they_are_named(listed: Any) -> None:
+    parts = [torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)]
+    inner = listed(parts) if listed is torch.nn.ModuleList else listed(dict(zip("ab", parts, strict=True)))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), inner)
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ValueError, match=rf"layer 1 is a {listed.__name__}, which .*layers=lambda m"):
+            coordinator.parallelize(model, loss=LOSS)
