@@ -140,13 +140,20 @@ def test_local_steps_count_for_the_schedule_of_a_trainer(tmp_path: Path) -> None
 def test_trainers_end_with_one_model_where_their_last_steps_make_no_round(sync: Any, tmp_path: Path) -> None:
     """Ten steps are two rounds, and two steps that each site has made by itself."""
 
+    making, made = (
+        threading.Lock(),
+        threading.Barrier(2),
+    )  # what Accelerate keeps for the process is made anew meanwhile
+
     def trained(socket: Path, site: int) -> Any:
-        callback = ChaosCallback(sync=sync, socket=str(socket))
-        arguments = TrainingArguments(
-            str(tmp_path / str(site)), max_steps=10, report_to=[], use_cpu=True, save_strategy="no"
-        )
-        model = tiny()
-        Trainer(model=model, args=arguments, train_dataset=rows(24 + site), callbacks=[callback]).train()
+        with making:
+            callback, model = ChaosCallback(sync=sync, socket=str(socket)), tiny()
+            arguments = TrainingArguments(
+                str(tmp_path / str(site)), max_steps=10, report_to=[], use_cpu=True, save_strategy="no"
+            )
+            trainer = Trainer(model=model, args=arguments, train_dataset=rows(24 + site), callbacks=[callback])
+        made.wait(60)
+        trainer.train()
         assert callback.coordinator.left
         callback.coordinator.close()
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
