@@ -161,3 +161,16 @@ async def test_what_runs_on_after_the_training_ends_when_its_operator_wants_it(
     training = json.dumps({"saves": [str(tmp_path / "never"), str(tmp_path / "saved")]})
     ran = await train(tmp_path, dp=2, pp=1, environment={"TRAINING": training}, watch=watch)
     assert ran.failed == "" and not (tmp_path / "saved").exists()
+
+
+async def test_who_has_ended_what_runs_on_is_not_told_that_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaosd.worker_group.controller.FINISH_S", 0.4)
+
+    def watch(controller: Controller, entry: Happened) -> None:
+        if entry.kind == "ended":
+            asyncio.get_running_loop().call_later(0.2, controller.end, "ended by SIGINT")
+
+    ran = await train(tmp_path, dp=2, pp=1, script=AFTER, environment={"AFTER": "goes on"}, watch=watch)
+    assert ran.failed == "" and not ran.of("scripts-run-on"), ran.happened

@@ -135,6 +135,7 @@ class Controller:
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._burials: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
+        self._runs_on: asyncio.TimerHandle | None = None
         self.failed_after = ""  # how a script ended that failed after the last step, by itself
 
     async def run(self) -> str:
@@ -184,17 +185,19 @@ class Controller:
 
     async def _run_on(self) -> None:
         """The training is complete: until the scripts have ended."""
-        told = asyncio.get_running_loop().call_later(FINISH_S, self._record, "scripts-run-on", RUN_ON)
+        self._runs_on = asyncio.get_running_loop().call_later(FINISH_S, self._record, "scripts-run-on", RUN_ON)
         try:
             self.failed_after = await self._processes.run_on(self._lines.greeted)
         finally:
-            told.cancel()
+            self._runs_on.cancel()
 
     def end(self, reason: str) -> None:
         """The operator wants it to end; workers are told, and have some seconds."""
         self._feed(EndWanted(reason=reason))
         if self._over is not None and self._over.done():
             self._processes.hurry(FINISH_S)
+            if self._runs_on is not None:
+                self._runs_on.cancel()  # it has been said how they end
 
     def pid(self, worker: int) -> int:
         """Process id of a running worker."""
