@@ -114,8 +114,8 @@ async def test_a_script_that_leaves_its_loop_in_one_lane_alone_is_told(tmp_path:
     ran = await train(tmp_path, dp=1, pp=1, group_size=SIZE, script=SCRIPT, environment=settings)
     said = f"process {lane} of its device group has ended its training after step 2, process {1 - lane} goes on; all"
     assert ran.failed.startswith(f"worker 0: {said}") and not ran.of("worker-lost"), ran.happened
-    (ended,) = ran.of("worker-ended")
-    assert "exit code 75" not in ended.reason, "each process hears that it is over"
+    ended = [each.reason for each in ran.of("worker-ended")]  # none where nobody saw it coming
+    assert not any("exit code 75" in reason for reason in ended), "each process hears that it is over"
     assert (tmp_path / "left").exists(), "also that which has left its loop, and ends as any other"
 
 
