@@ -120,7 +120,10 @@ class Oracles:
 
     def _roster(self, name: str, status: Status) -> str:
         """One epoch, one roster. A site's status tells of connections of its own besides the agreed links: compared is
-        what two sites say about links that are none of theirs."""
+        what two sites say about links that are none of theirs. Who is outside shows what its journal has, with where
+        it stands itself: that is not agreed."""
+        if not any(site.site == status.site and site.state in ("learner", "member") for site in status.sites):
+            return ""
         members = sorted((site.site[:8], site.state) for site in status.sites)  # voters go by the log, not by the epoch
         links = frozenset((link.one[:8], link.other[:8]) for link in status.links)
         known = self._rosters.setdefault(status.epoch, {})
