@@ -28,6 +28,7 @@ from chaos.saying import say_in_handler
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 UNHEARD_STEPS = 3
+"""So many steps a loop may end after an order to leave before it is told that it does not ask: it may look seldom."""
 SAME_ORDER_S = 3.0
 """Between two of them: the threads of a daemon that is killed on a machine with much other work end a second apart."""
 
@@ -49,7 +50,9 @@ class ExitSignals:
         self.exit_requested = False
         self.reason = ""
         self._heard = False
+        """The script has asked since."""
         self._steps_unheard = 0
+        """Steps that have ended since, while it did not."""
 
     def install(self) -> bool:
         """Take the signals over. False outside the main thread, where Python allows no handlers."""

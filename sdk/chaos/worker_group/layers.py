@@ -162,7 +162,7 @@ class Layer(HeldPart):
         self._plain: list[TensorItem] = []
         self.stepped: list[torch.nn.Parameter] = []
         """Its parameters in the order of its optimizer."""
-        self._absent: list[Handle] = []  # while others hold it
+        self._absent: list[Handle] = []  # while others hold it: what tells a script so that uses it
 
     @property
     def name(self) -> str:
