@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from chaosd.worker_group import processes
-from chaosd.worker_group.processes import WorkerProcesses
+from chaosd.worker_group.processes import Launch, WorkerProcesses
 
 
 def _sleeps(
@@ -84,19 +84,24 @@ def test_who_never_came_is_told_to_end_and_the_others_have_their_time() -> None:
     ("end", "killed"), [("exit 3", False), ("kill -SEGV $$", False), ("kill -ABRT $$", False), ("kill -KILL $$", True)]
 )
 def test_what_a_process_brings_upon_itself_is_told_from_what_others_do(end: str, killed: bool) -> None:
-    ended: list[bool] = []
+    assert [found for _, found in _ends_of(["sh", "-c", end], _sleeps)] == [killed]
+
+
+def _ends_of(command: list[str], launch: Launch, *, group_size: int = 1) -> list[tuple[str, bool]]:
+    """What is told of the end of a worker that nobody ends: how, and whether it was killed."""
+    ended: list[tuple[str, bool]] = []
 
     async def run() -> None:
         memory = os.memfd_create("nothing")
-        told = lambda worker, reason, killed: ended.append(killed)  # noqa: E731
-        group = WorkerProcesses(["sh", "-c", end], {}, told, memory, _sleeps)
+        told = lambda _, *how: ended.append(how)  # noqa: E731
+        group = WorkerProcesses(command, {}, told, memory, launch, group_size=group_size)
         group.start(0)
         await group.finish(10.0)
         group.close()
         os.close(memory)
 
     asyncio.run(run())
-    assert ended == [killed]
+    return ended
 
 
 WELL, KILLED = "its process ended with exit code 0", "its process was ended by SIGKILL"
@@ -115,7 +120,6 @@ def test_of_a_device_group_the_process_is_named_that_ended_first(
     leader: str, follower: str, told: tuple[str, bool]
 ) -> None:
     """Also where the end of the one that followed it is told before."""
-    ended: list[tuple[str, bool]] = []
 
     def launch(
         command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]
@@ -125,13 +129,4 @@ def test_of_a_device_group_the_process_is_named_that_ended_first(
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # both ends are there when the first one is told
         return process
 
-    async def run() -> None:
-        memory = os.memfd_create("nothing")
-        group = WorkerProcesses([], {}, lambda _, *how: ended.append(how), memory, launch, group_size=2)
-        group.start(0)
-        await group.finish(10.0)
-        group.close()
-        os.close(memory)
-
-    asyncio.run(run())
-    assert ended == [told]
+    assert _ends_of([], launch, group_size=2) == [told]

@@ -20,28 +20,29 @@ ControlLine(os.environ, lambda: StepTag(generation=0, step=0, phase=StepPhase.CO
 """
 
 
-@pytest.mark.parametrize("there", [True, False], ids=("socket-of-nobody", "no-folder"))
-def test_a_worker_that_comes_when_its_controller_is_gone_says_so(tmp_path: Path, there: bool) -> None:
+def worker_3(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A process that is told to be this worker, and does so much."""
     words = os.memfd_create("words")
     os.ftruncate(words, SLOT_BYTES * SLOTS)
-    path = tmp_path / "group.sock"
-    if there:
-        subprocess.run([sys.executable, "-c", f"import socket; socket.socket(1).bind({str(path)!r})"], check=True)
-    variables = {
-        "CHAOS_WORKER_GROUP": str(path),
-        "CHAOS_WORKER": "3",
-        "CHAOS_WORKER_TOKEN": "t",
-        "CHAOS_WORKER_WORDS": str(words),
-    }
+    own = {"CHAOS_WORKER": "3", "CHAOS_WORKER_TOKEN": "t", "CHAOS_WORKER_WORDS": str(words)}
     found = subprocess.run(
-        [sys.executable, "-c", CONNECTS],
-        env={**os.environ, **variables},
+        [sys.executable, "-u", "-c", script],
+        env={**os.environ, **own, **variables},
         pass_fds=[words],
         capture_output=True,
         text=True,
         timeout=60,
     )
     os.close(words)
+    return found
+
+
+@pytest.mark.parametrize("there", [True, False], ids=("socket-of-nobody", "no-folder"))
+def test_a_worker_that_comes_when_its_controller_is_gone_says_so(tmp_path: Path, there: bool) -> None:
+    path = tmp_path / "group.sock"
+    if there:
+        subprocess.run([sys.executable, "-c", f"import socket; socket.socket(1).bind({str(path)!r})"], check=True)
+    found = worker_3(CONNECTS, CHAOS_WORKER_GROUP=str(path))
     assert found.returncode == PEER_LOST_EXIT
     assert "worker 3 ends: its controller (chaosd run) is gone" in found.stderr and "Traceback" not in found.stderr
 
@@ -71,16 +72,5 @@ os._exit(0)
 
 def test_a_stop_or_an_end_that_came_before_severs_what_is_built_afterwards() -> None:
     """A worker that waits to be called would wait for ever, since nothing else tells it."""
-    words = os.memfd_create("words")
-    os.ftruncate(words, SLOT_BYTES * SLOTS)
-    variables = {"CHAOS_WORKER": "3", "CHAOS_WORKER_TOKEN": "t", "CHAOS_WORKER_WORDS": str(words)}
-    found = subprocess.run(
-        [sys.executable, "-u", "-c", BUILDS_LATE],
-        env={**os.environ, **variables},
-        pass_fds=[words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    os.close(words)
+    found = worker_3(BUILDS_LATE)
     assert found.stdout.split() == ["severed", "True"] * 2, found.stderr
