@@ -12,6 +12,19 @@ from collections.abc import Iterable, Iterator
 from tests.unit.protocols.worker_group.modelled_worker import Worker
 
 
+def mortal_group(seed: int) -> dict[str, int]:
+    """Of a world with such deaths: its size, its faults, and how many are to come early."""
+    return {
+        "workers": 1 + seed % 5,
+        "spares": seed % 3,
+        "restarts": seed // 7 % 5,
+        "faults": seed // 3 % 7,
+        "steps": 3 + seed % 5,
+        "copies": seed // 11 % 4,
+        "early": 1 + seed // 5 % 9,
+    }
+
+
 class EarlyDeaths:
     """`left`: how many are to come. `places`: workers that are started at first; each may be filled anew `restarts`
     times before the training begins."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tests.unit.protocols.worker_group.early_deaths import mortal_group
 from tests.unit.protocols.worker_group.group_world import World
 
 
@@ -97,17 +98,7 @@ def test_workers_killed_on_their_way_are_started_anew_as_long_as_that_may_be() -
     """Before the training began, and later; what the controller knows of a death, and when, is drawn as well."""
     deaths: Counter[str] = Counter()
     for seed in range(300):
-        world = World(
-            seed,
-            workers=1 + seed % 5,
-            spares=seed % 3,
-            restarts=seed // 7 % 5,
-            faults=seed // 3 % 7,
-            steps=3 + seed % 5,
-            copies=seed // 11 % 4,
-            orders=seed % 2 * seed // 2 % 4,
-            early=1 + seed // 5 % 9,
-        )
+        world = World(seed, **mortal_group(seed), orders=seed % 2 * seed // 2 % 4)
         world.run()
         deaths.update(world.early.seen)
         if world.ended:

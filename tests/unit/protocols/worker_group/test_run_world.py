@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.protocols.worker_group.early_deaths import mortal_group
 from tests.unit.protocols.worker_group.run_world import RunWorld
 
 
@@ -72,17 +73,11 @@ def test_a_group_whose_workers_are_killed_on_their_way_keeps_its_word_to_the_run
     for seed in [*range(200), 2408]:
         world = RunWorld(
             seed,
-            workers=1 + seed % 5,
-            spares=seed % 3,
-            restarts=seed // 7 % 5,
-            faults=seed // 3 % 7,
-            steps=3 + seed % 5,
+            **mortal_group(seed),
             every=seed // 13 % 4,
             outages=seed // 17 % 4,
             others=seed % 2 == 0,
             clipped=seed // 2 % 3 == 0,
-            copies=seed // 11 % 4,
-            early=1 + seed // 5 % 9,
         )
         world.run()
         check(world)
