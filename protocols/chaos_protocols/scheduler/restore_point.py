@@ -183,13 +183,15 @@ class RestorePoint:
         return Decision(reason=reason, proposal=proposal, note=note)
 
     def _what_follows(self, chosen: Candidate) -> str:
-        """Which rounds are done again."""
+        """Which rounds are done again, and why."""
         newest, first = self._reports.reached_round(), chosen.round + 1
+        # Whoever has them may have left, or be away; an operator's word needs no other cause.
+        why = "" if self._order is not None else ": no site that is here has the result"
         repeated = ""
         if chosen.round == newest - 1:
-            repeated = f"; round {newest} is done again, its result died with its workers"
+            repeated = f"; round {newest} is done again{why}"
         elif chosen.round < newest:
-            repeated = f"; rounds {first} to {newest} are done again, their results died with their workers"
+            repeated = f"; rounds {first} to {newest} are done again{why and why + 's'}"
         if not chosen.round and newest and self._order is None:
             return f"the run begins anew with its {chosen.source}, at round 0, for nobody has a state of it{repeated}"
         return f"the run goes on from its {chosen.source}, at round {chosen.round}{repeated}"
