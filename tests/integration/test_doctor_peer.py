@@ -10,8 +10,9 @@ from tests.rigs.site import Site, cluster_of, wait_for
 
 from chaos_protocols.names import SiteId, short
 from chaosd.api.client import RequestRefusedError
-from chaosd.doctor import Level, examine
-from chaosd.doctor_peer import examine_peer
+from chaosd.doctor.asked import examine_peer
+from chaosd.doctor.check import Level
+from chaosd.doctor.site import examine
 
 
 def findings(site: Site, peer: str) -> dict[str, tuple[Level, str]]:
@@ -59,3 +60,17 @@ def test_a_site_that_cannot_be_dialled_from_there_is_told_so(tmp_path: Path) -> 
         wait_for(lambda: any(link.up for link in b.client.status().links), "the link")
         level, told = findings(b, SiteId(a.identity.site))["way"]
         assert level is Level.WARN and "cannot dial this site at 127.0.0.1:9" in told
+
+
+def test_an_address_that_counts_only_in_the_run_is_no_wrong_address(tmp_path: Path) -> None:
+    """Who has no worker is outside the run: that it is another host than it dials from is not believed."""
+    with cluster_of(tmp_path, {"a": "Cleveland", "b": "Hungary"}, min_sites=1) as cluster:
+        a, b = cluster.sites
+        text = b.config_path.read_text()
+        b.config_path.write_text('advertise = "hungary.example:7400"\n' + text)
+        a.start()
+        b.start()
+        wait_for(lambda: any(link.up for link in b.client.status().links), "the link")
+        (check,) = (one for one in examine_peer(b.client, a.identity.site) if one.name == "way back")
+        assert check.level is Level.WARN and "has no address of this site" in check.found
+        assert "once this site is in the run" in check.remedy

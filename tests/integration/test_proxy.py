@@ -11,7 +11,8 @@ from tests.rigs.proxy import proxying
 from tests.rigs.site import Cluster, wait_for
 
 from chaosd.addresses import split_address
-from chaosd.doctor import Level, examine
+from chaosd.doctor.check import Level
+from chaosd.doctor.site import examine
 
 FAR = "cleveland.invalid"
 """A name that the proxy alone knows."""

@@ -10,7 +10,8 @@ import torch
 from tests.rigs.worker_group import launch
 
 import chaos.worker_group.selftest as training
-from chaosd.doctor import Level, check_workers
+from chaosd.doctor.check import Level
+from chaosd.doctor.site import check_workers
 from chaosd.worker_group import selftest
 from chaosd.worker_group.selftest import TRIALS, Playing, SelfTest, Trial, TrialVerdict, read, write
 

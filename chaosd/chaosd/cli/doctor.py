@@ -45,13 +45,14 @@ def doctor(
       $ chaosd doctor --config cleveland/chaosd.toml
       $ chaosd doctor --peer hungary
     """
-    from chaosd.doctor import Level, examine
+    from chaosd.doctor.check import Level
+    from chaosd.doctor.site import examine
 
     if peer is None:
         checks = examine(config_path(config), data_dir, peer_timeout_s=timeout_s)
     else:
         from chaosd.api.client import LocalClient
-        from chaosd.doctor_peer import examine_peer
+        from chaosd.doctor.asked import examine_peer
 
         try:
             checks = examine_peer(LocalClient(selected(config, data_dir, None)[1]), peer)

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from chaosd.config.model import SiteConfig
-from chaosd.doctor import clock_is_unsynchronised
+from chaosd.doctor.site import clock_is_unsynchronised
 from chaosd.driver import Driver
 from chaosd.identity import KEY_FILE
 from chaosd.monitor.encoding_errors import errors_over_sites

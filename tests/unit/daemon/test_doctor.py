@@ -20,9 +20,11 @@ from typer.testing import CliRunner
 
 from chaos_lab.children import free_port
 from chaos_protocols.wire.handshake import FULL_FRAME_BYTES, HANDSHAKE_BYTES_MAX
-from chaosd import doctor
 from chaosd.config.model import PeerConfig, SiteConfig, load_config
-from chaosd.doctor import Check, Level, examine
+from chaosd.doctor import site as doctor
+from chaosd.doctor.check import Check, Level
+from chaosd.doctor.peers import check_peer, check_peers
+from chaosd.doctor.site import examine
 from chaosd.identity import Identity
 from chaosd.proxy import Proxy
 from chaosd.transport.tls import server_context
@@ -72,7 +74,7 @@ def test_a_fresh_founding_site_has_no_failure(tmp_path: Path) -> None:
 
 def test_every_finding_that_is_not_ok_has_a_remedy(tmp_path: Path) -> None:
     config = site(tmp_path / "none", peers=[{"site": "0" * 32, "address": f"127.0.0.1:{free_port()}"}], probe="iperf3")
-    checks = [doctor.check_key(config), doctor.check_data_dir(config.data_dir), *doctor.check_peers(config, 0.5)]
+    checks = [doctor.check_key(config), doctor.check_data_dir(config.data_dir), *check_peers(config, 0.5)]
     assert all(check.level is not Level.OK and check.remedy for check in checks)
 
 
@@ -190,20 +192,28 @@ def test_iperf3_is_missed_only_where_it_was_chosen(monkeypatch: pytest.MonkeyPat
 def test_a_peer_is_known_by_its_certificate(tmp_path: Path) -> None:
     peer = Identity.create(tmp_path / "peer")
     with answering(server_context(peer)) as address:
-        check = doctor.check_peer(PeerConfig(site=peer.site, address=address), 5.0)
+        check = check_peer(PeerConfig(site=peer.site, address=address), 5.0)
     assert (check.level, "answers as itself" in check.found) == (Level.OK, True)
 
 
 def test_another_site_at_the_peers_address_is_a_failure_that_names_it(tmp_path: Path) -> None:
     stranger = Identity.create(tmp_path / "stranger")
     with answering(server_context(stranger)) as address:
-        check = doctor.check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
+        check = check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
     assert (check.level, stranger.site in check.found) == (Level.FAIL, True)
+
+
+def test_a_peer_whose_address_is_this_sites_own_is_told_as_that(tmp_path: Path) -> None:
+    own = Identity.create(tmp_path)
+    with answering(server_context(own)) as address:
+        named = site(tmp_path, peers=[{"site": "0" * 32, "address": address}], bootstrap=True)
+        (check,) = check_peers(named, 5.0)
+    assert (check.level, check.found) == (Level.FAIL, f"{address} leads to this site itself")
 
 
 def test_a_proxy_that_opens_tls_is_told_from_another_site(tmp_path: Path) -> None:
     with answering(opening_context(tmp_path)) as address:
-        check = doctor.check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
+        check = check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
     assert check.level is Level.FAIL and "a firewall or proxy that opens TLS" in check.found
     assert "leave this host and port out" in check.remedy
 
@@ -212,7 +222,7 @@ def test_what_a_proxy_refuses_is_no_matter_of_the_peers_firewall(tmp_path: Path)
     with proxying(user="anna:right") as there:
         host, port = there.address.split(":")
         peer = PeerConfig(site="0" * 32, address="hospital.invalid:7400")
-        check = doctor.check_peer(peer, 5.0, Proxy(host=host, port=int(port)))
+        check = check_peer(peer, 5.0, Proxy(host=host, port=int(port)))
     assert check.level is Level.WARN and "see proxy_auth_file" in check.found
     assert "`chaosd help behind-a-proxy`" in check.remedy and "firewall" not in check.remedy
 
@@ -220,14 +230,14 @@ def test_what_a_proxy_refuses_is_no_matter_of_the_peers_firewall(tmp_path: Path)
 def test_a_peer_from_which_only_small_packets_arrive_is_a_failure_with_the_remedy(tmp_path: Path) -> None:
     peer = Identity.create(tmp_path / "peer")
     with answering(server_context(peer), large=False) as address:
-        check = doctor.check_peer(PeerConfig(site=peer.site, address=address), 0.3)
+        check = check_peer(PeerConfig(site=peer.site, address=address), 0.3)
     assert check.level is Level.FAIL and "large ones from it do not arrive here (MTU blackhole)" in check.found
     assert "mtu 1280" in check.remedy
 
 
 def test_another_program_at_the_peers_address_is_a_failure() -> None:
     with answering(b"SSH-2.0-OpenSSH\r\n") as address:
-        check = doctor.check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
+        check = check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
     assert (check.level, "not as a chaosd" in check.found) == (Level.FAIL, True)
 
 
@@ -235,14 +245,14 @@ def test_silence_of_all_peers_is_a_failure_only_for_a_site_that_must_join(tmp_pa
     peers = [{"site": f"{number:032x}", "address": f"127.0.0.1:{free_port()}"} for number in range(2)]
 
     def levels(*, bootstrap: bool) -> list[Level]:
-        return [check.level for check in doctor.check_peers(site(tmp_path, peers=peers, bootstrap=bootstrap), 1.0)]
+        return [check.level for check in check_peers(site(tmp_path, peers=peers, bootstrap=bootstrap), 1.0)]
 
     assert levels(bootstrap=True) == [Level.WARN, Level.WARN]
     assert levels(bootstrap=False) == [Level.WARN, Level.WARN, Level.FAIL]
 
 
 def test_a_site_without_peers_that_does_not_found_is_warned(tmp_path: Path) -> None:
-    assert [check.level for check in doctor.check_peers(site(tmp_path), 1.0)] == [Level.WARN]
+    assert [check.level for check in check_peers(site(tmp_path), 1.0)] == [Level.WARN]
 
 
 def test_a_running_daemon_is_seen_and_an_older_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.probe import SeenSite
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.api.status import SeenHere, Status
-from chaosd.doctor import Check, Level
+from chaosd.doctor.check import Check, Level
 from chaosd.site_names import ID
 
 ADMITS_ALL = "anyone may connect there (admission = open)"
@@ -66,6 +66,11 @@ def _views(status: Status, seen: SeenSite) -> Iterator[Check]:
         yield Check(name="roster", level=Level.WARN, found=found, remedy=remedy)
     if seen.reaches:
         yield Check(name="way back", level=Level.OK, found=f"it reaches this site at {_plain(seen.address)}")
+        return
+    if not seen.address and seen.state not in OF_THE_RUN:
+        found = "it has no address of this site: it believes none but the one from which this site dials"
+        remedy = "it will believe `advertise` once this site is in the run: ask again then"
+        yield Check(name="way back", level=Level.WARN, found=found, remedy=remedy)
         return
     found = f"it cannot dial this site at {_plain(seen.address) or 'any address that it knows'}"
     remedy = (

@@ -22,12 +22,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
-from chaos_protocols.names import short
 from chaos_protocols.wire.versions import SPOKEN
 from chaosd.addresses import split_address
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError, SocketUnusableError
@@ -35,17 +31,15 @@ from chaosd.api.status import Status
 from chaosd.config.changes import read_changes, with_names
 from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
+from chaosd.doctor.check import Check, fail, ok, warn
+from chaosd.doctor.peers import check_peers
 from chaosd.identity import Identity, IdentityError
 from chaosd.os_errors import brief, remedy_of
-from chaosd.proxy import Proxy, ProxyError, connect
-from chaosd.reach import site_behind
 from chaosd.storage.folders import folder_bytes
-from chaosd.transport.handshake import NO_SITE
 from chaosd.transport.settings import STREAMS_AUTO
 from chaosd.worker_group.selftest import FILE_NAMES
 from chaosd.worker_group.selftest import read as read_selftest
 
-PEERS_AT_ONCE = 16
 DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 << 20, 2 << 30
 """The journal and the event history stay below 100 MiB; 2 GiB leave room for an arena that spills or a checkpoint."""
 
@@ -59,29 +53,8 @@ SHARED_MEMORY_TRIED_BYTES = 1 << 20
 CLOCK_EARLIEST_UNIX_S = 1_735_689_600
 """2025-01-01: a clock before it was never set."""
 
-MTU_REMEDY = (
-    "let ICMP type 3 code 4 (IPv6: packet too big) through both firewalls, or lower the MTU here until this passes: "
-    "`ip link set dev INTERFACE mtu 1280`"
-)
-
 TIME_ERROR = 5
 """adjtimex(2): the clock is not synchronised."""
-
-
-class Level(Enum):
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One finding: what was looked at, how it is, what was found, what to do about it (empty when ok)."""
-
-    name: str
-    level: Level
-    found: str
-    remedy: str = ""
 
 
 def examine(path: Path | None, data_dir: Path | None = None, *, peer_timeout_s: float = 3.0) -> Iterator[Check]:
@@ -91,14 +64,14 @@ def examine(path: Path | None, data_dir: Path | None = None, *, peer_timeout_s: 
         config = load_config(path, {} if data_dir is None else {"data_dir": data_dir})
     except ConfigError as error:
         for line in str(error).splitlines():
-            yield _fail("configuration", line, "correct the field; the other checks need the configuration")
+            yield fail("configuration", line, "correct the field; the other checks need the configuration")
         return
     try:
         config = _with_changes(config)
     except ConfigError as error:
-        yield _fail("configuration", str(error), "the daemon does not start before that")
+        yield fail("configuration", str(error), "the daemon does not start before that")
     else:
-        yield _ok("configuration", str(path) if path else "defaults (no file)")
+        yield ok("configuration", str(path) if path else "defaults (no file)")
     running = _status(config)
     pid = running.pid if running else None
     checks: list[Callable[[], Check]] = [
@@ -123,20 +96,20 @@ def check_versions() -> Check:
     versions = [f"{name} {_version(name)}" for name in ("chaos-train", "msgspec", "aiohttp", "numpy")]
     text = f"{', '.join(versions)}, protocol {SPOKEN}, Python {platform.python_version()}, {ssl.OPENSSL_VERSION}"
     if not ssl.HAS_TLSv1_3:
-        return _fail("versions", text, "this Python's OpenSSL has no TLS 1.3; use another Python")
+        return fail("versions", text, "this Python's OpenSSL has no TLS 1.3; use another Python")
     if importlib.util.find_spec("uvloop") is None:
-        return _warn("versions", text, "uvloop is not installed: the daemon runs, slower; `pip install uvloop`")
-    return _ok("versions", text)
+        return warn("versions", text, "uvloop is not installed: the daemon runs, slower; `pip install uvloop`")
+    return ok("versions", text)
 
 
 def check_key(config: SiteConfig) -> Check:
     try:
         site = Identity.load(config.data_dir).site
     except IdentityError as error:
-        return _fail("key", str(error), "see above; a missing key is made by `chaosd init`")
+        return fail("key", str(error), "see above; a missing key is made by `chaosd init`")
     if any(peer.site == site for peer in config.peers):
-        return _fail("key", f"this site, {site}, is listed among its own peers", "put the neighbour's id there")
-    return _ok("key", f"site {site}, readable by its owner only")
+        return fail("key", f"this site, {site}, is listed among its own peers", "put the neighbour's id there")
+    return ok("key", f"site {site}, readable by its owner only")
 
 
 def check_data_dir(data_dir: Path) -> Check:
@@ -148,44 +121,44 @@ def check_data_dir(data_dir: Path) -> Check:
             os.fsync(file.fileno())
     except OSError as error:
         remedy = remedy_of(error) or "make it yours, or choose another data_dir"
-        return _fail("data_dir", f"{folder} cannot be written: {brief(error)}", remedy)
+        return fail("data_dir", f"{folder} cannot be written: {brief(error)}", remedy)
     if folder != data_dir:
-        return _warn("data_dir", f"{data_dir} does not exist yet", "`chaosd init` or the first start makes it")
+        return warn("data_dir", f"{data_dir} does not exist yet", "`chaosd init` or the first start makes it")
     size_bytes = folder_bytes(data_dir) + folder_bytes(data_dir / CHECKPOINT_DIR_NAME)
-    return _ok("data_dir", f"{data_dir} is writable, {size_bytes / 2**20:,.1f} MiB in it")
+    return ok("data_dir", f"{data_dir} is writable, {size_bytes / 2**20:,.1f} MiB in it")
 
 
 def check_disk(data_dir: Path) -> Check:
     try:
         free_bytes = shutil.disk_usage(_nearest(data_dir)).free
     except OSError as error:
-        return _fail("disk", f"cannot be asked: {error.strerror}", "choose another data_dir")
+        return fail("disk", f"cannot be asked: {error.strerror}", "choose another data_dir")
     text = f"{free_bytes / 2**30:.1f} GiB free"
     if free_bytes < DISK_FAIL_BYTES:
-        return _fail("disk", text, "the journal needs room: free some, or choose another data_dir")
+        return fail("disk", text, "the journal needs room: free some, or choose another data_dir")
     if free_bytes < DISK_WARN_BYTES:
-        return _warn("disk", text, "enough for the journal, not for checkpoints")
-    return _ok("disk", text)
+        return warn("disk", text, "enough for the journal, not for checkpoints")
+    return ok("disk", text)
 
 
 def check_daemon(config: SiteConfig) -> Check:
     try:
         status = LocalClient(config.api_socket).status()
     except SocketUnusableError as error:
-        return _fail("daemon", str(error), "until then nobody can tell here whether one runs")
+        return fail("daemon", str(error), "until then nobody can tell here whether one runs")
     except NoDaemonError:
-        return _ok("daemon", f"none running at {config.api_socket}")
+        return ok("daemon", f"none running at {config.api_socket}")
     except RequestRefusedError as error:
-        return _fail("daemon", str(error), "stop it and start the version that is installed")
+        return fail("daemon", str(error), "stop it and start the version that is installed")
     if status.version != _version("chaos-train"):
         text = f"running with version {status.version}, installed is {_version('chaos-train')}"
-        return _warn("daemon", text, "restart it when convenient: `chaosd leave`, then `chaosd start`")
-    return _ok("daemon", f"running, pid {status.pid}, {status.state}, round {status.round}")
+        return warn("daemon", text, "restart it when convenient: `chaosd leave`, then `chaosd start`")
+    return ok("daemon", f"running, pid {status.pid}, {status.state}, round {status.round}")
 
 
 def check_port(listen: str, running_pid: int | None) -> Check:
     if running_pid is not None:
-        return _ok("port", f"{listen} is held by the daemon, pid {running_pid}")
+        return ok("port", f"{listen} is held by the daemon, pid {running_pid}")
     host, port = split_address(listen)
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
@@ -196,8 +169,8 @@ def check_port(listen: str, running_pid: int | None) -> Check:
             probe.bind(address)
             probe.listen(1)
     except OSError as error:
-        return _fail("port", f"{listen}: {error.strerror or error}", PORT_REMEDY)
-    return _ok("port", f"{listen} is free")
+        return fail("port", f"{listen}: {error.strerror or error}", PORT_REMEDY)
+    return ok("port", f"{listen} is free")
 
 
 PORT_REMEDY = "`ss -ltnp` shows what holds it: end that, unless it is this site's daemon, or choose another listen"
@@ -208,72 +181,72 @@ def check_clock() -> Check:
     now_s = time.time()
     text = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(now_s))
     if now_s < CLOCK_EARLIEST_UNIX_S:
-        return _warn("clock", f"{text}: was never set", "set it: the event history will show wrong times")
+        return warn("clock", f"{text}: was never set", "set it: the event history will show wrong times")
     if clock_is_unsynchronised():
-        return _warn(
+        return warn(
             "clock", f"{text}, not synchronised", "run an NTP client, so that the sites' histories can be compared"
         )
-    return _ok("clock", text)
+    return ok("clock", text)
 
 
 def check_shared_memory() -> Check:
     if not hasattr(os, "memfd_create"):
-        return _warn("memory", f"no memfd on {sys.platform}", "for development only: a temporary file serves instead")
+        return warn("memory", f"no memfd on {sys.platform}", "for development only: a temporary file serves instead")
     try:
         with open(os.memfd_create("chaos-doctor"), "r+b") as file:
             file.truncate(SHARED_MEMORY_TRIED_BYTES)
             with mmap.mmap(file.fileno(), SHARED_MEMORY_TRIED_BYTES) as memory:
                 memory[-1] = 1
     except OSError as error:
-        return _fail("memory", f"memfd: {error.strerror}", "allow memfd_create in the container's seccomp profile")
+        return fail("memory", f"memfd: {error.strerror}", "allow memfd_create in the container's seccomp profile")
     from chaosd.worker.memory import available_bytes
 
     free_bytes = available_bytes()
     text = f"memfd works, {free_bytes / 2**30:.1f} GiB available"
     if free_bytes < MEMORY_WARN_BYTES:
-        return _warn("memory", text, "the arena takes the model's state and one contribution: close other programs")
-    return _ok("memory", text)
+        return warn("memory", text, "the arena takes the model's state and one contribution: close other programs")
+    return ok("memory", text)
 
 
 def check_file_limit(config: SiteConfig) -> Check:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return _ok("open files", "no limit")
+        return ok("open files", "no limit")
     needed = FILES_FIXED + (1 + 2 * (config.bulk_streams or STREAMS_AUTO)) * max(len(config.peers), 1)
     text = f"limit {soft}, needed about {needed}"
     if soft < needed:
-        return _fail("open files", text, f"raise it: `ulimit -n {max(needed, FILES_WARN)}` before the start")
+        return fail("open files", text, f"raise it: `ulimit -n {max(needed, FILES_WARN)}` before the start")
     if soft < FILES_WARN:
-        return _warn("open files", text, f"enough for the peers named, few for more: `ulimit -n {FILES_WARN}`")
-    return _ok("open files", text)
+        return warn("open files", text, f"enough for the peers named, few for more: `ulimit -n {FILES_WARN}`")
+    return ok("open files", text)
 
 
 def check_iperf3(probe: str) -> Check:
     program = shutil.which("iperf3")
     if program is not None:
-        return _ok("iperf3", program)
+        return ok("iperf3", program)
     if importlib.util.find_spec("iperf3") is not None:
-        return _ok("iperf3", "Python package")
+        return ok("iperf3", "Python package")
     if probe == "iperf3":
-        return _warn(
+        return warn(
             "iperf3", "not installed, but chosen as probe", "install iperf3; until then the built-in probe serves"
         )
-    return _ok("iperf3", f"not installed; not needed, the probe is {probe}")
+    return ok("iperf3", f"not installed; not needed, the probe is {probe}")
 
 
 def check_proxy(config: SiteConfig) -> Check:
     """The file with its password; whether it lets through shows at each peer."""
     if not config.proxy:
-        return _ok("proxy", "none: the others are dialled straight")
+        return ok("proxy", "none: the others are dialled straight")
     file = config.proxy_auth_file
     found = f"{config.proxy}, but for {', '.join(('this machine', *config.no_proxy))}"
     try:
         shared = file is not None and file.stat().st_mode & 0o077
     except OSError as error:
-        return _fail("proxy", f"{file}: {error.strerror}", "proxy_auth_file must name a file with user:password")
+        return fail("proxy", f"{file}: {error.strerror}", "proxy_auth_file must name a file with user:password")
     if shared:
-        return _warn("proxy", f"{found}; other users can read {file}", f"chmod 600 {file}")
-    return _ok("proxy", found)
+        return warn("proxy", f"{found}; other users can read {file}", f"chmod 600 {file}")
+    return ok("proxy", found)
 
 
 def check_workers(data_dir: Path) -> Check:
@@ -291,61 +264,14 @@ def check_workers(data_dir: Path) -> Check:
         told += [f"executed {where}: {', '.join(held)}"] if held else []
     never = [kind for kind, result in results.items() if result is None]
     if len(never) == len(results):
-        return _ok(
-            "workers", "several workers (`chaosd run`) were not tried here; `chaosd workers selftest` tries them"
-        )
+        return ok("workers", "several workers (`chaosd run`) were not tried here; `chaosd workers selftest` tries them")
     here = sorted({name for result in results.values() if result is not None for name in result.unused})
     hint = f" ({', '.join(here)} would be here)" if here and never else ""
     last = [f"never executed here on {', '.join(never)}{hint}"] if never else []
     if failed:
         remedy = "`chaosd workers selftest` tries them again and says what was wrong; train with one worker meanwhile"
-        return _warn("workers", "; ".join([*failed, *told, *last]), remedy)
-    return _ok("workers", "; ".join([*told, *last, "a lost stage that comes back from other sites is not tried by it"]))
-
-
-def check_peers(config: SiteConfig, timeout_s: float) -> list[Check]:
-    """One finding a peer, all asked at once. A silent peer is a warning: it may come later, unless nobody answers."""
-    if not config.peers:
-        if config.bootstrap:
-            return [_ok("peers", "none named; this site founds the run and waits for others")]
-        return [
-            _warn("peers", "none named and bootstrap = false", "add [[peers]], or wait for others to dial this site")
-        ]
-    proxy = config.way_out
-    with ThreadPoolExecutor(PEERS_AT_ONCE) as pool:
-        checks = list(pool.map(lambda peer: check_peer(peer, timeout_s, proxy), config.peers))
-    if not config.bootstrap and all(check.level is not Level.OK for check in checks):
-        remedy = "this site cannot join: start a peer, or correct the addresses"
-        checks.append(_fail("peers", "not one of the peers answers as itself", remedy))
-    return checks
-
-
-def check_peer(peer: PeerConfig, timeout_s: float, proxy: Proxy | None = None) -> Check:
-    """Connects, and looks at the certificate: is the site at that address the one that is expected there? Then a frame
-    of full size each way: small packets may pass where large ones are swallowed."""
-    name = f"peer {peer.name} ({short(peer.site)})" if peer.name else f"peer {short(peer.site)}"
-    started_s = time.monotonic()
-    try:
-        raw = connect(peer.address, timeout_s, proxy)
-    except OSError as error:
-        remedy = "is it started, the address right, the port open in both firewalls?"
-        if isinstance(error, ProxyError):
-            remedy = "what to ask of the proxy's operator: `chaosd help behind-a-proxy`; is the peer started?"
-        return _warn(name, f"{peer.address}: {brief(error)}", remedy)
-    with raw:
-        rtt_ms = (time.monotonic() - started_s) * 1e3
-        try:
-            site, swallowed = site_behind(raw, timeout_s)
-        except (OSError, ValueError) as error:
-            return _fail(name, f"{peer.address} answers, but not as a chaosd ({error})", "correct the peer's address")
-    if site is None:
-        remedy = "correct the peer's address; a firewall or proxy that opens TLS has to leave this host and port out"
-        return _fail(name, f"{peer.address} answers with the certificate of no site: {NO_SITE}", remedy)
-    if site != peer.site:
-        return _fail(name, f"{peer.address} is site {site}, not {peer.site}", "correct the peer's id or address")
-    if swallowed:
-        return _fail(name, f"{peer.address}: small packets pass, large ones {swallowed} (MTU blackhole)", MTU_REMEDY)
-    return _ok(name, f"{peer.address} answers as itself, {rtt_ms:.1f} ms")
+        return warn("workers", "; ".join([*failed, *told, *last]), remedy)
+    return ok("workers", "; ".join([*told, *last, "a lost stage that comes back from other sites is not tried by it"]))
 
 
 def _with_changes(config: SiteConfig) -> SiteConfig:
@@ -382,15 +308,3 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _ok(name: str, found: str) -> Check:
-    return Check(name=name, level=Level.OK, found=found)
-
-
-def _warn(name: str, found: str, remedy: str) -> Check:
-    return Check(name=name, level=Level.WARN, found=found, remedy=remedy)
-
-
-def _fail(name: str, found: str, remedy: str) -> Check:
-    return Check(name=name, level=Level.FAIL, found=found, remedy=remedy)
