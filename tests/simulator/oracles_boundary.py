@@ -204,7 +204,8 @@ class LeaveOracle:
         if era is not self._rounds.eras[-1]:
             return
         rounds = machine.rounds
-        self._gone[node.site, machine.incarnation] = rounds.completed_round
+        if not roster.resolving:  # else what it alone has leaves with it (spec 14.8): nobody asks it
+            self._gone[node.site, machine.incarnation] = rounds.completed_round
         done = self._rounds.result(era, gone.last_round) is not None and gone.last_round > era.resolved_round
         if (
             done
