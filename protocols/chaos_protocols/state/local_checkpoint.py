@@ -129,17 +129,23 @@ class MemoryCheckpoint:
         return True
 
     def written(self) -> None:
-        """Where only files are kept the copy is of no use beyond the one that is written from it."""
-        if self._outbox.settings.keep.memory_checkpoint_every_rounds <= 0:
+        """Where only files are kept, or the results since are too many, the copy is of no use beyond the one that is
+        written from it."""
+        if self._outbox.settings.keep.memory_checkpoint_every_rounds <= 0 or not self._rounds.delivery.log.complete:
             self.round = None
             self._rounds.delivery.log.keep_after(None)
             self._outbox.emit([DropMemoryCheckpoint()])
 
     def round_completed(self) -> None:
-        """Memory for results is bounded: a checkpoint that needs more of them is given up."""
-        after = self._rounds.delivery.log.after
-        stale = self.round != after and self._copying is None
-        if stale or (after is not None and self._rounds.completed_round - after > self._rounds.delivery.results_max):
+        """Memory for results is bounded: a checkpoint that needs more of them is given up. One that is still copied
+        goes on, for a file, which needs none: else a large state would never be written where rounds are short."""
+        log, copying = self._rounds.delivery.log, self._copying is not None
+        after = log.after
+        stale = self.round != after and not copying
+        too_many = after is not None and self._rounds.completed_round - after > self._rounds.delivery.results_max
+        if too_many and copying and not self._discarded:
+            log.keep_none()
+        elif stale or too_many:
             self.drop()
 
     def drop(self) -> None:

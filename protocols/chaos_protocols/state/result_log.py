@@ -34,6 +34,8 @@ class ResultLog:
     def __init__(self) -> None:
         self.after: int | None = None
         """The round of the checkpoint in memory, whose later results stay; None: there is none."""
+        self.complete = True
+        """All of them stay; else they were too many, and that checkpoint is of use for a file alone."""
         self._recent: deque[Result] = deque(maxlen=RESULTS_QUEUED_MAX)
 
     @property
@@ -43,23 +45,27 @@ class ResultLog:
 
     def keep_after(self, round_number: int | None) -> None:
         """A checkpoint of that round lies in memory, or will; None: there is none any more."""
-        self.after = round_number
+        self.after, self.complete = round_number, True
+
+    def keep_none(self) -> None:
+        """They are too many while the checkpoint is still copied."""
+        self.complete = False
 
     def add(self, result: Result) -> None:
         self._recent.append(result)
 
     def forget(self) -> None:
         """No checkpoint any more; what was done belongs to another history."""
-        self.after = None
+        self.keep_after(None)
         self._recent.clear()
 
     def since(self, round_number: int, done: int) -> deque[Result] | None:
         """The results after `round_number` up to `done`; None if not all of them are here."""
-        if self.after is None or not self.after <= round_number <= done:
+        if self.after is None or not self.complete or not self.after <= round_number <= done:
             return None
         later = deque(one for one in self._recent if one[0] > round_number)
         return later if [one[0] for one in later] == list(range(round_number + 1, done + 1)) else None
 
     def first_kept(self, needed: int) -> int:
         """The first round whose result must stay, where the worker needs those from `needed` on."""
-        return needed if self.after is None else min(needed, self.after + 1)
+        return min(needed, self.after + 1) if self.after is not None and self.complete else needed
