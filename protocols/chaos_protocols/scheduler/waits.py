@@ -171,7 +171,8 @@ class WaitsWatch:
         newest = self._newest_tag(reports)
         if self._round <= self._facts.done_round:
             self._since.clear()
-        if newest is None or self._facts.roster.resolving:  # it begins anew: for that time nobody is to blame
+        # It begins anew, or is held for a joiner: for that time nobody is to blame.
+        if newest is None or self._facts.roster.resolving or self._is_held(newest):
             self._since = {site: since_s + now_s - self._looked_s for site, since_s in self._since.items()}
             return None
         if newest.round <= self._facts.done_round:
@@ -188,6 +189,11 @@ class WaitsWatch:
         missing += [site for site, report in leavers.items() if _is_missing(report, newest, leaves=True)]
         self._since = {site: self._since.get(site, now_s) for site in missing}
         return newest
+
+    def _is_held(self, tag: Tag) -> bool:
+        """The round waits for a joiner (spec 8.14), and nobody has given to it, as where the hold is over."""
+        plan = self._facts.roster.replication
+        return self._nobody_gave and plan is not None and plan.hold_s > 0.0 and tag.round > plan.round
 
     def _newest_tag(self, reports: Mapping[SiteId, SiteStatus]) -> Tag | None:
         """Of those that sites that train have given to; where none has, of those that they have open."""

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from tests.unit.protocols.follower import plan
 from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, moving, roster_of, sent
 
 from chaos_protocols.agreement.roster import Departure
@@ -163,6 +164,28 @@ def test_a_round_that_begins_anew_again_and_again_waits_for_the_same_site_and_no
         closed = {site: msgspec.structs.replace(one, open=None, gave=False) for site, one in of_epoch.items()}
         told(bench, 2.0, **closed)
     assert last.waits[0].seconds >= last.limit_s == SETTINGS.straggler_min_s
+
+
+def test_while_the_run_waits_for_a_joiner_no_script_is_waited_for() -> None:
+    """Its transfer took longer than a round waits for a script; then the first that gave had all others called late."""
+    bench = scheduler(A, B, C)
+    roster = bench.machine.roster
+    held = msgspec.structs.replace(plan(D, B), hold_s=60.0)
+    bench.machine.replica.install(msgspec.structs.replace(roster, replication=held))
+    none = {"b": report(gave=False), "c": report(gave=False)}
+    assert not told(bench, SETTINGS.straggler_min_s + 2.0, **none)
+    bench.machine.replica.install(roster)
+    only_c_lacks = {"b": report(gave=True), "c": report(gave=False)}
+    assert not told(bench, SETTINGS.waits_told_s - 0.4, **only_c_lacks)
+    assert told(bench, 2.0, **only_c_lacks)[-1][1].waits[0].seconds < SETTINGS.straggler_min_s
+
+
+def test_when_the_time_for_a_joiner_is_over_and_somebody_gives_the_others_are_waited_for() -> None:
+    bench = scheduler(A, B, C)
+    held = msgspec.structs.replace(plan(D, B), hold_s=60.0)
+    bench.machine.replica.install(msgspec.structs.replace(bench.machine.roster, replication=held))
+    found = told(bench, SETTINGS.waits_told_s + 1.0, b=report(gave=True), c=report(gave=False))
+    assert [one.site for one in found[-1][1].waits] == [C]
 
 
 def test_a_member_that_has_not_reported_is_waited_for_too() -> None:
