@@ -5,7 +5,8 @@ once to those that would fail alike.
 asks the exception for it as its last act before it ends. So `sys.exit`, `exit` and `quit` raise a kind of SystemExit
 that notices who asks. What a script raises itself (`raise SystemExit(3)`) is seen at the end of a with block alone.
 
-A process of `multiprocessing` ends without asking what was registered for the interpreter's end: it asks its own list.
+A process of `multiprocessing` ends without asking what was registered for the interpreter's end: it asks its own list,
+and from Python 3.13 on both, when what ended it is gone and only its exit code is left.
 And in an interactive session an error is the end of a line, or of a cell, and not of the session.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import multiprocessing
+import multiprocessing.process
 import multiprocessing.util
 import os
 import sys
@@ -68,6 +70,9 @@ def script_failed(error: BaseException) -> None:
 
 _CODE: Any = SystemExit.code
 
+_BOOTSTRAP: Any = multiprocessing.process.BaseProcess._bootstrap.__code__  # type: ignore[attr-defined]
+"""What gives a process of `multiprocessing` its exit code."""
+
 
 class ScriptExit(SystemExit):
     """What `sys.exit` raises: a SystemExit that tells when the interpreter ends by it."""
@@ -112,12 +117,24 @@ def _close_all() -> None:
     unhandled = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # set by the interpreter
     if hasattr(sys, "ps1"):  # a person has read it, and gone on
         unhandled = None
-    _close(unhandled or (_exited[0] if _exited else None))
+    _close(unhandled or (_exited[0] if _exited else _process_end()))
 
 
 def _close_in_process() -> None:
-    """It is asked while whatever ends the process is on its way up."""
-    _close(sys.exc_info()[1])
+    """Up to Python 3.12 it is asked while whatever ends the process is on its way up."""
+    _close(sys.exc_info()[1] or _process_end())
+
+
+def _process_end() -> SystemExit | None:
+    """By which exit code a process of `multiprocessing` ends that asks, which has it in a variable of its first call;
+    None: it is none, or that call still waits for the code."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not _BOOTSTRAP:
+        code = frame.f_locals.get("code")
+        if str(frame.f_globals.get("__name__")).startswith("multiprocessing.") and isinstance(code, int):
+            return SystemExit(code)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def _close(error: BaseException | None) -> None:
