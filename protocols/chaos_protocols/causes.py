@@ -31,7 +31,8 @@ class Cause(Enum):
     NO_WORKER = Meaning(
         "no-worker", Place.WAITS, "waiting for a worker to say hello",
         "the script of this site",
-        "start the training script beside this daemon; `worker_socket` is what it must name in CHAOS_SOCKET",
+        "start the training script beside this daemon; `worker_socket` is what it must name in CHAOS_SOCKET. One that "
+        "runs is here when it calls `register`: what it loads and makes before that may take minutes",
     )  # fmt: skip
     ASKING = Meaning(
         "asking", Place.WAITS, "asking to join",

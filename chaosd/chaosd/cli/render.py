@@ -302,7 +302,9 @@ def _links(links: tuple[LinkStatus, ...], names: dict[str, str]) -> Table:
 def _worker(status: Status) -> Text:
     worker = status.worker
     if not worker.connected:
-        return Text("worker: none connected (start the training script beside this daemon)", style="yellow")
+        return Text(
+            "worker: none connected (start the training script; one that runs has yet to call register)", style="yellow"
+        )
     at = UNKNOWN if worker.round is None else str(worker.round)
     return Text(f"worker: pid {worker.pid or UNKNOWN}, round {at}, phase {printable(worker.phase or UNKNOWN)}")
 
