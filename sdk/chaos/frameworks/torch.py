@@ -204,7 +204,8 @@ class TorchFramework:
                     self._optimizers[name].step()
             stepped = {id(self._optimizers[name]) for name in stepping}
             for scheduler in self._schedulers.values():
-                if id(getattr(scheduler, "optimizer", None)) in stepped or len(stepped) == len(self._optimizers):
+                owner = getattr(scheduler, "optimizer", None)  # none: it counts rounds
+                if owner is None or id(owner) in stepped or len(stepped) == len(self._optimizers):
                     scheduler.step()
             if self._on_update is not None:
                 self._on_update(update)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging, StochasticWeightAveraging
 from tests.unit.sdk.small_trainers import Module, both, fitted
 
 from chaos import LocalSGD
@@ -140,3 +141,49 @@ def test_lightning_ends_with_the_common_model_where_its_last_steps_make_no_round
     with LocalRun(sites=2) as run:
         one, other = run.together(lambda socket: trained(socket, 0), lambda socket: trained(socket, 1))
     assert torch.equal(one, other)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "averages", [EMAWeightAveraging(decay=0.9), StochasticWeightAveraging(0.01, swa_epoch_start=1)]
+)
+def test_lightning_is_told_where_an_average_of_the_weights_belongs(averages: Any) -> None:
+    """A site that joined late ended with another average; or with an error that named a schedule."""
+    with pytest.raises(ValueError, match=r"keep the average in the module.*on_update=lambda"):
+        fitted(Module(), [LightningChaos(standalone=True), averages], max_epochs=10)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_average_that_a_lightning_module_keeps_is_the_same_at_a_site_that_joins_late() -> None:
+    class Averaged(Module):
+        def __init__(self, seed: int = 0) -> None:
+            super().__init__(seed)
+            self.average = torch.optim.swa_utils.AveragedModel(self.model)
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.model.parameters(), lr=0.01)
+
+    early, late = Averaged(), Averaged(seed=5)
+    holds, joined = threading.Event(), threading.Event()
+
+    class Holds(LightningChaos):
+        def on_train_batch_start(self, trainer: Any, *what: Any) -> None:
+            while trainer.global_step == 8 and not joined.is_set():
+                holds.set()
+                self.coordinator.check_state_replication()
+                time.sleep(0.01)
+
+    class Joins(LightningChaos):
+        def on_train_batch_start(self, *what: Any) -> None:
+            joined.set()
+
+    def end(kind: type[LightningChaos], module: Averaged, socket: Path) -> dict[str, torch.Tensor]:
+        chaos = kind(socket=str(socket), on_update=lambda update: module.average.update_parameters(module.model))
+        fitted(module, [chaos])
+        chaos.coordinator.close()
+        return module.average.state_dict()
+
+    with LocalRun(sites=1) as run:
+        mine, theirs = both(lambda: end(Holds, early, run.socket), lambda: end(Joins, late, run.socket), holds)
+    assert int(mine["n_averaged"]) == 20
+    assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
