@@ -108,10 +108,13 @@ class Conversation(Giving):
             self.send(wire.WorkerResumed())
             self._wait(self._waiting_is_over)
 
-    def poll(self) -> None:
-        """Serve what has arrived. What would change the state waits for the next round: gradients may be half done."""
+    def poll(self, framework: Framework | None = None) -> None:
+        """Serve what has arrived. What would change the state waits for the next round: gradients may be half done; and
+        so does a joiner, where an evaluation has other weights in the place of this `framework`'s own."""
         while self._deferred is None and not self._out() and (message := self._receive(0.0)) is not None:
-            if isinstance(message, wire.LoadState | wire.ApplyResult | wire.TrainFrom):
+            if isinstance(message, wire.LoadState | wire.ApplyResult | wire.TrainFrom) or (
+                isinstance(message, wire.TakeSnapshot) and framework is not None and not framework.untouched()
+            ):
                 self._deferred = message
             else:
                 self._serve(message)

@@ -282,7 +282,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         if self._parallel is None:
             self._registered()
         if self._conversation is not None:
-            self._conversation.poll()
+            self._conversation.poll(self._framework)
 
     def capture_exit_event(self) -> bool:
         """True once Ctrl+C, SIGTERM, `chaosd leave` or a dismissal asks this script to end."""

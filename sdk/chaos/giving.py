@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from chaos.frameworks.base import Framework
 from chaos.phase import Phase
 from chaos.replica import Replica
 from chaos.signals import ExitSignals
@@ -40,7 +41,7 @@ class Giving(ABC):
         """None: nothing to say."""
 
     @abstractmethod
-    def poll(self) -> None:
+    def poll(self, framework: Framework | None = None) -> None:
         """Serve what has arrived, and changes nothing."""
 
     @abstractmethod

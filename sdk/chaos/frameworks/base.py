@@ -266,6 +266,11 @@ class Framework(Protocol):
         `changed_outside`."""
         ...
 
+    def untouched(self) -> bool:
+        """Whether its values are those of the end of the round now, as far as can be seen: an evaluation may have put
+        others in their place for a while."""
+        ...
+
     def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         """A warning if something of the state of the end of `round` seems to have been changed by the script; empty:
         nothing was seen. `optimizers`: those that the step is for, as the user calls them; None: all; none of them:
@@ -286,7 +291,10 @@ class Framework(Protocol):
 def changed_since(framework: Framework | None, round: int) -> str:
     """Why the script's state is not that of the end of `round` any more, as far as can be seen; empty: it is."""
     try:
-        return "" if framework is None else framework.changed_outside(round, ())
+        if framework is None:
+            return ""
+        seen = framework.changed_outside(round, ())
+        return seen or ("" if framework.untouched() else f"its parameters are not those of round {round} any more")
     except ChangedOutside as error:
         return str(error)
 

@@ -136,6 +136,9 @@ class NumpyFramework:
     def settle(self) -> None:
         """Arrays do not tell who wrote to them: what a script changes by hand is left to the digests."""
 
+    def untouched(self) -> bool:
+        return True
+
     def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         """Nothing is averaged of an array that was put in a registered one's place, and nobody else gets it."""
         for keeper, there, registered in self._held:

@@ -39,13 +39,7 @@ from chaos.frameworks.torch_normal import in_normal_mode
 from chaos.frameworks.torch_pieces import GradientsAsTheyCome
 from chaos.frameworks.torch_rates import check_rates, check_schedules, multiplied_rates
 from chaos.frameworks.torch_schedules import scheduler_items
-from chaos.frameworks.torch_state import (
-    OptimizerState,
-    TensorItem,
-    described,
-    dtype_name,
-    tensor_bytes,
-)
+from chaos.frameworks.torch_state import OptimizerState, TensorItem, described, dtype_name, tensor_bytes
 from chaos.frameworks.torch_watch import OutsideWatch
 from chaos_protocols.wire.state_spec import Item, fact
 
@@ -264,6 +258,9 @@ class TorchFramework:
 
     def settle(self) -> None:
         self._watch.settle()
+
+    def untouched(self) -> bool:
+        return self._watch.untouched()
 
     def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         for buffer in self._buffers:

@@ -26,6 +26,9 @@ from chaos.errors import ChangedOutside
 Place = tuple[dict[str, Any], str, object]
 """Where a module keeps a parameter or a layer, under which key, and what is there."""
 
+PROBED_TENSORS, PROBED_NUMBERS = 4, 8
+"""Of so many parameters, so many numbers are kept: who swaps weights in for an evaluation changes most of them."""
+
 UNWATCHED_OPTIONS = frozenset({"params", "param_names"})
 
 _changing = threading.Lock()
@@ -89,6 +92,9 @@ class OutsideWatch:
         self._states = [optimizer.state for optimizer in self._optimizers.values()]
         self._inside = self._closed = False
         self._stepped: list[torch.optim.Optimizer] = []
+        trained_here = [p for p, owners in zip(self._parameters, self._trained, strict=True) if owners and p.numel()]
+        self._probed = trained_here[:: max(1, -(-len(trained_here) // PROBED_TENSORS))]
+        self._probes: list[torch.Tensor] = []
         self._versions: list[int] = []
         self._options: list[dict[str, Any]] = []
         self._positions: list[Any] = []
@@ -115,8 +121,15 @@ class OutsideWatch:
             return
         self._stepped.clear()
         self._versions = [parameter._version for parameter in self._parameters]
+        self._probes = [_first_numbers(parameter).clone() for parameter in self._probed]
         self._options = [_options(group) for _, group in self._groups()]
         self._positions = [getattr(scheduler, "last_epoch", None) for scheduler in self._schedulers.values()]
+
+    def untouched(self) -> bool:
+        """Whether the parameters are as they should be, also past torch's counters (`.data`), as far as a few numbers
+        show it. Values that were put back are."""
+        alike = zip(self._probed, self._probes, strict=True)
+        return all(torch.equal(_first_numbers(parameter), then) for parameter, then in alike)
 
     def close(self) -> None:
         """Look no more. Safe to call twice."""
@@ -328,6 +341,13 @@ def _value(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().reshape(-1).tolist()
     return list(value) if isinstance(value, list) else value
+
+
+def _first_numbers(parameter: torch.Tensor) -> torch.Tensor:
+    there = parameter.detach()
+    while there.dim() > 1:
+        there = there[0]
+    return there[:PROBED_NUMBERS] if there.dim() else there
 
 
 def _kind(dtype: torch.dtype, device: torch.device) -> str:

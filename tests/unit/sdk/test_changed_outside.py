@@ -349,12 +349,19 @@ def scaled(made: Training) -> None:
         made.model[0].weight.mul_(2.0)
 
 
+def scaled_by_data(made: Training) -> None:
+    made.model[0].weight.data.mul_(2.0)
+
+
 def without_gradients(made: Training) -> None:
     """As after a step."""
     made.optimizer.zero_grad()
 
 
-@pytest.mark.parametrize(("change", "kept"), [(without_gradients, True), (scaled, False), (stray_step, False)])
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [(without_gradients, True), (scaled, False), (scaled_by_data, False), (stray_step, False)],
+)
 def test_a_script_that_leaves_gives_no_copy_of_a_state_that_it_has_changed(
     change: Callable[[Training], None], kept: bool, socket_file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.unit.sdk.fake_daemon import FakeDaemon
@@ -20,7 +22,9 @@ from chaos_protocols.wire.worker import (
     PartReady,
     ResultApplied,
     RoundContributed,
+    SnapshotTaken,
     StateLoaded,
+    TakeSnapshot,
     TrainFrom,
     UpdateStarted,
     WorkerWelcome,
@@ -132,3 +136,56 @@ def test_gradients_of_the_state_before_are_not_added_to_the_next_ones(path: Path
             assert not training.has_gradients()
             training.loss().backward()  # type: ignore[no-untyped-call]
             assert training.coordinator.step() and training.coordinator.round == round
+
+
+def by_data(parameters: list[torch.nn.Parameter], values: list[torch.Tensor]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.data.copy_(value)
+
+
+def counted(parameters: list[torch.nn.Parameter], values: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)
+
+
+@pytest.mark.parametrize("swap", [by_data, counted])
+@pytest.mark.filterwarnings("ignore")
+def test_a_joiner_does_not_get_the_weights_that_an_evaluation_has_swapped_in(
+    swap: Callable[[list[torch.nn.Parameter], list[torch.Tensor]], None], path: Path
+) -> None:
+    """An average of the weights, say. It is served before the next round, with the run's own."""
+    swapped, asked = threading.Event(), threading.Event()
+
+    def script(fake: FakeDaemon) -> None:
+        fake.founder()
+        swapped.wait()
+        fake.send(TakeSnapshot(round=0))
+        asked.set()
+        fake.expect(SnapshotTaken)
+        assert not (fake.array("state", np.uint32) == np.float32(9.0).view(np.uint32)).any()
+        fake.echo_round()
+
+    with FakeDaemon(path, script), Training(path, overlap=False) as training:
+        parameters = list(training.model.parameters())
+        own = [parameter.detach().clone() for parameter in parameters]
+        swap(parameters, [torch.full_like(each, 9.0) for each in own])
+        swapped.set()
+        asked.wait()
+        training.coordinator.check_state_replication()
+        swap(parameters, own)
+        training.loss().backward()
+        assert training.coordinator.step()
+
+
+def test_a_joiner_is_served_in_the_middle_of_an_evaluation_that_leaves_the_weights(path: Path) -> None:
+    served = threading.Event()
+
+    def script(fake: FakeDaemon) -> None:
+        fake.founder(TakeSnapshot(round=0))
+        fake.expect(SnapshotTaken)
+        served.set()
+
+    with FakeDaemon(path, script), Training(path, overlap=False) as training:
+        while not served.is_set():
+            training.coordinator.check_state_replication()
