@@ -5,6 +5,9 @@ waits, and at the end of the guarded section while the training state is being c
 state). A SIGTERM that repeats the one before within a moment is the same order: Linux sends the signal for a parent's
 death once for each of its threads that had it, one after the other.
 
+A notebook gives each cell a handler of its own, so that an interrupt ends the cell at once. While the training state is
+being changed it is held back as well.
+
 Children of the script (a data loader's processes) do not hear Ctrl+C, which a terminal sends to all of them: their
 parent decides when they end. A forked one has its parent's handler; one that is started anew gets SIGINT blocked.
 """
@@ -43,6 +46,10 @@ class ExitSignals:
         self._pid = os.getpid()
         self._depth = 0
         self._forced = False
+        self._theirs: Callable[[int, FrameType | None], Any] | None = None
+        """While the state changes: the handler of SIGINT that somebody has put in the place of ours since."""
+        self._held_back = False
+        """A SIGINT, for that one."""
         self._came = False
         """The next signal forces: one came, or there is nothing left to leave."""
         self._terminated_s = -SAME_ORDER_S
@@ -104,15 +111,30 @@ class ExitSignals:
 
     def __enter__(self) -> None:
         """Begin a section that changes the state; sections may nest."""
+        if self._depth == 0 and self._before and threading.current_thread() is threading.main_thread():
+            there = signal.getsignal(signal.SIGINT)
+            if there != self._handle and callable(there):
+                self._theirs = there
+                signal.signal(signal.SIGINT, self._hold_back)
         self._depth += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._depth -= 1
+        if self._depth == 0 and self._theirs is not None:
+            theirs, self._theirs = self._theirs, None
+            signal.signal(signal.SIGINT, theirs)
+            if self._held_back:
+                self._held_back = False
+                theirs(signal.SIGINT, None)
         if self._depth == 0 and self._forced:
             self._forced = False
             raise KeyboardInterrupt
+
+    def _hold_back(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() == self._pid:
+            self._held_back = True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:

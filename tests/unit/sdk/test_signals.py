@@ -368,3 +368,19 @@ def test_a_loop_that_does_not_ask_whether_it_is_to_end_is_told_once(
             line.step()
             assert not asks or line.coordinator.capture_exit_event()
     assert capfd.readouterr().err.count("SIGINT received, and the script trains on") == (not asks)
+
+
+def test_an_update_is_not_cut_by_the_handler_that_a_notebook_gives_its_next_cell() -> None:
+    torch = pytest.importorskip("torch", reason="the torch adapter needs torch")
+    model = torch.nn.Linear(2, 1)
+    coordinator = Coordinator(standalone=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    coordinator.register(model=model, optimizer=optimizer, on_update=lambda update: interrupt())
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as IPython's kernel before each cell
+    for number in (1, 2):
+        model(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(KeyboardInterrupt):
+            coordinator.step()
+        assert coordinator.round == number and not coordinator.left and model.weight.grad is None
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    coordinator.close()
