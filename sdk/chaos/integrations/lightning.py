@@ -101,6 +101,8 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
         self.coordinator = Coordinator(socket=socket, standalone=standalone)
         self._sync = sync
         self._samples, self._frozen, self._on_update = samples, frozen, on_update
+        self._weigh: Callable[[], int | None] = lambda: samples
+        """How many samples are behind a step: a callback may change how many batches are."""
         self._max_steps, self._every_step = 0, True
         self._counts: Any = None
         """What counts the steps of the run, with those of a checkpoint that it began from."""
@@ -113,7 +115,8 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
         self._turns.begin(optimizers, manual=not module.automatic_optimization)
         self._max_steps = self._turns.rounded_up(trainer.max_steps)
         if self._samples is None:
-            self._samples = _samples_of(trainer)
+            _samples_of(trainer)  # refused at once
+            self._weigh = partial(_samples_of, trainer)
         adapted = next((one for one in (module, *module.children()) if has_adapters(one)), module)
         sync = self._sync or EveryStep(notes=self._turns.several)
         settings: dict[str, Any] = {"max_steps": trainer.max_steps}
@@ -175,14 +178,13 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
 
     def _step(self, optimizer: Any, skip: bool) -> None:
         """What `optimizer.step()` does. A site that comes to a run at its end has nothing more to do."""
-        due = self._turns.is_due(self.steps) or not self._every_step
         if self.steps >= self._max_steps or self.coordinator.left:
             return
-        if not due:
+        if self._every_step and not self._turns.is_due:
             clear(optimizer)
             return
         with self._turns.others_apart(optimizer):
-            self.coordinator.step(samples=self._samples, optimizers=self._turns.names_of(optimizer), skip=skip)
+            self.coordinator.step(samples=self._weigh(), optimizers=self._turns.names_of(optimizer), skip=skip)
 
     def _follow(self, trainer: Any) -> None:
         """Lightning counts the run's steps."""
@@ -210,6 +212,7 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
         progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
 
         def optimizer_step(of: Any, closure: Any, model: Any = None, **more: Any) -> Any:
+            self._turns.next(self.steps)
             try:
                 return plain(averaging.get(id(of), of), closure, model, **more)
             finally:

@@ -27,6 +27,7 @@ class Turns:
         self._said = steps_per_batch is not None
         self._optimizers: Sequence[Any] = ()
         self._made = 0
+        self.is_due = True
 
     def begin(self, optimizers: Sequence[Any], *, manual: bool) -> None:
         """Raises ValueError where Lightning makes the steps, and the user says how many."""
@@ -53,10 +54,11 @@ class Turns:
         """To whole batches: Lightning ends after one."""
         return -(-steps // self.of_a_batch) * self.of_a_batch
 
-    def is_due(self, position: int) -> bool:
-        """Whether the next step of this batch is that of the run; `position`: steps that the run has made."""
+    def next(self, position: int) -> None:
+        """Another step of this batch comes (a loss scaler may leave it out); it `is_due` if it is that of the run.
+        `position`: steps that the run has made."""
         made, self._made = self._made, self._made + 1
-        return made % self.of_a_batch == position % self.of_a_batch
+        self.is_due = made % self.of_a_batch == position % self.of_a_batch
 
     def batch_has_ended(self, module: Any) -> None:
         """Raises ValueError for a batch with other steps than it was said."""

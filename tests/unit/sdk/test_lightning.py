@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging, StochasticWeightAveraging
+from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, StochasticWeightAveraging
 from tests.unit.sdk.small_trainers import Module, both, fitted
 
 from chaos import LocalSGD
@@ -115,6 +115,17 @@ def test_a_batch_that_a_lightning_module_leaves_out_gives_nothing() -> None:
     trainer = fitted(module, [chaos], max_steps=6)
     chaos.coordinator.close()
     assert gave == [False, False, True, False, False, False, False] and trainer.global_step == 6
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_weighs_as_many_batches_as_lightning_accumulates_for_it() -> None:
+    chaos = LightningChaos(standalone=True)
+    weights: list[int] = []
+    plain = chaos.coordinator.step
+    chaos.coordinator.step = lambda **named: weights.append(named["samples"]) or plain(**named)
+    fitted(Module(), [chaos, GradientAccumulationScheduler({1: 3})], max_steps=9)
+    chaos.coordinator.close()
+    assert weights == 6 * [4] + 3 * [12], "an epoch has six batches of four"
 
 
 @pytest.mark.filterwarnings("ignore")

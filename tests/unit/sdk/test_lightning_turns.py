@@ -11,6 +11,7 @@ import pytest
 import torch
 from lightning import LightningModule
 from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.precision import MixedPrecision
 from tests.unit.sdk.small_trainers import both
 
 from chaos import ChangedOutside, EveryStep, LocalSGD
@@ -65,6 +66,16 @@ class Gan(LightningModule):  # type: ignore[misc]
         return [of_g, of_d], [linear, torch.optim.lr_scheduler.StepLR(of_d, 5, 0.5)]
 
 
+class Scaled(MixedPrecision):  # type: ignore[misc]
+    """As with `precision="16-mixed"`, but that everything is computed in float32."""
+
+    def __init__(self) -> None:
+        super().__init__("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0))
+
+    def convert_input(self, data: Any) -> Any:
+        return data
+
+
 class StepsSchedules(Gan):
     """As without Chaos."""
 
@@ -74,7 +85,9 @@ class StepsSchedules(Gan):
             schedule.step()
 
 
-def fitted(module: LightningModule, callbacks: list[Any], *, data: int = 24, max_steps: int = 20) -> Trainer:
+def fitted(
+    module: LightningModule, callbacks: list[Any], *, data: int = 24, max_steps: int = 20, **more: Any
+) -> Trainer:
     rows = torch.randn(data, 2, generator=torch.Generator().manual_seed(data)) + 3
     trainer = Trainer(
         accelerator="cpu",
@@ -85,6 +98,7 @@ def fitted(module: LightningModule, callbacks: list[Any], *, data: int = 24, max
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=callbacks,
+        **more,
     )
     trainer.fit(module, torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=4))
     return trainer
@@ -145,6 +159,17 @@ def test_a_turn_of_which_nothing_finite_comes_is_taken_again() -> None:
     steps, _ = ended(ChaosLightningCallback(standalone=True), module)
     assert steps == 20 and all(torch.isfinite(value).all() for value in module.state_dict().values())
     assert module.counted[4:10] == [5, 5, 5, 6, 7, 8], "D had nothing, then G was left out"
+
+
+def test_a_step_that_a_loss_scaler_leaves_out_takes_its_turn() -> None:
+    class Overflows(Gan):
+        def loss_of(self, number: int, real: torch.Tensor) -> torch.Tensor:
+            loss = super().loss_of(number, real)
+            return loss * float("inf") if number == 0 and len(self.counted) == 4 else loss
+
+    module = Overflows()
+    steps, _ = ended(ChaosLightningCallback(standalone=True), module, plugins=[Scaled()])
+    assert steps == 20 and module.counted[2:8] == [3, 4, 4, 4, 5, 6], "D waited for G"
 
 
 @pytest.mark.parametrize("sync", [EveryStep(notes=True), LocalSGD(every=4)])
