@@ -32,6 +32,7 @@ from chaos_protocols.worker_group.events import (
     PutPlanInForce,
     ReplanAnswered,
     SetGroupTimer,
+    StartsSeen,
     StartWorker,
     TellDigests,
     TellRun,
@@ -44,6 +45,7 @@ from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.messages import DeviceLost, GroupHello, RunSpecs, StoreGet, StoreSet, WorkerMessage
 from chaos_protocols.worker_group.phases import GroupPhase
 from chaos_protocols.worker_group.settings import GroupSettings
+from chaos_protocols.worker_group.starts import LOOK_INTERVAL_S as STARTS_INTERVAL_S
 from chaos_protocols.worker_group.store import GroupStore
 from chaos_protocols.worker_group.suspicion import (
     READ_INTERVAL_S,
@@ -66,6 +68,7 @@ from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planner_thread import PlannerThread
 from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.processes import RUN_ON, Launch, WorkerProcesses, launch
+from chaosd.worker_group.processor_time import processor_s
 from chaosd.worker_group.run_line import RunLine, greeting
 from chaosd.worker_group.timed_steps import TimedSteps
 
@@ -158,7 +161,7 @@ class Controller:
             await self._lines.listen(Path(path))
             self._door = OrderDoor(folder, self._feed)
             board = Board(folder, " ".join(self._command), self._figures.newest)
-            watching = asyncio.gather(self._watch(), self._look(), self._show(board))
+            watching = asyncio.gather(self._watch(), self._look(), self._look_at_starts(), self._show(board))
             try:
                 self._thread.warm_up()
                 await self._door.start()
@@ -256,6 +259,13 @@ class Controller:
             for worker in self._processes.dying():
                 self._dying.add(worker)
                 self._is_gone(worker, "its process is being ended")
+
+    async def _look_at_starts(self) -> None:
+        """Sees whether those that have yet to come do anything."""
+        while True:
+            await asyncio.sleep(STARTS_INTERVAL_S)
+            if self._processes.running - self._lines.greeted:
+                self._feed(StartsSeen(processor_s=processor_s(self._processes.pids)))
 
     def _line_ended(self, worker: int, reason: str) -> None:
         why = reason or self._exits.how(worker) or self._processes.exit_text(worker) or "its connection ended"

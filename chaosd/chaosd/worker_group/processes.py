@@ -177,6 +177,11 @@ class WorkerProcesses:
             one for one in workers if any(_is_stopped(each.pid) for each in self._running.get(one, {}).values())
         )
 
+    @property
+    def pids(self) -> dict[int, list[int]]:
+        """Process ids of the running workers, those of a device group in order."""
+        return {worker: [each.pid for each in lanes.values()] for worker, lanes in self._running.items()}
+
     def exit_text(self, worker: int) -> str:
         """How a worker ended, if the kernel says so already; else empty."""
         process = self._running.get(worker, {}).get(0)

@@ -18,7 +18,8 @@ class Crew:
     def __init__(self, token: str, places: int, restarts: int) -> None:
         self._token, self._places, self._restarts = token, places, restarts
         self._next = 0
-        self._begun = False
+        self.begun = False
+        """A plan was in force."""
         self._restarts_s: dict[bool, list[float]] = {False: [], True: []}
         """By whether the training had begun."""
         self.starting: set[int] = set()
@@ -38,12 +39,12 @@ class Crew:
 
     def begins(self) -> None:
         """A plan is in force, from the first one on."""
-        self._begun = True
+        self.begun = True
 
     def may_restart(self, now_s: float) -> bool:
         """Whether one that died may be replaced; counts it if so. Until the training has begun nothing is lost with a
         worker, not even with all of them: then each place may be filled anew that often."""
-        begun = self._begun
+        begun = self.begun
         past_s = self._restarts_s[begun] = [
             at_s for at_s in self._restarts_s[begun] if at_s > now_s - RESTARTS_WITHIN_S
         ]

@@ -59,6 +59,14 @@ class WorkerSuspected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartsSeen:
+    """What processor time each running worker has used, with all that it has started; told every few seconds while one
+    has yet to say hello."""
+
+    processor_s: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMade:
     """The planner's answer to `AskPlanner` of the same number."""
 
@@ -160,6 +168,7 @@ Event: TypeAlias = (
     | WorkerSaid
     | WorkerGone
     | WorkerSuspected
+    | StartsSeen
     | PlanMade
     | NoPlanMade
     | GroupTimerFired

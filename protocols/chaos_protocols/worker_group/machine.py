@@ -20,6 +20,7 @@ from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
 from chaos_protocols.worker_group.places import Places
 from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.settings import BROKEN_MAX, GroupSettings
+from chaos_protocols.worker_group.starts import Starts
 from chaos_protocols.worker_group.steps import CountedSteps
 from chaos_protocols.worker_group.stopping import Stopping
 from chaos_protocols.worker_group.suspects import Suspects
@@ -38,6 +39,7 @@ class WorkerGroupMachine(ToBeDone):
         self._crew = Crew(settings.token, settings.workers + settings.spares, settings.restarts)
         self.places = Places(self, self._crew, settings.workers)
         self._suspects = Suspects(self)
+        self._starts = Starts(self, self._crew, self._suspects, settings.failure_timeout_s)
         self._steps = CountedSteps()
         self._holders = StateHolders()
         self._ending = Ending(self, self._crew, self._steps)
@@ -98,6 +100,8 @@ class WorkerGroupMachine(ToBeDone):
                     self._planner_said(event)
                 case _ if isinstance(event, ev.PlacesEvent):
                     self.places.handle(event, now_s)
+                case ev.StartsSeen(processor_s=used_s):
+                    self._starts.look(used_s, now_s)
                 case ev.GroupTimerFired(timer=timer):
                     self._fired(timer)
                 case ev.EndWanted(reason=reason):
