@@ -60,7 +60,12 @@ class CommonDecisions(ABC):
         """`with coordinator.common_model(): evaluate(model)`: in a mode with local steps, what all sites have in common
         as of the last round is in the parameters and buffers meanwhile, the same at all sites in the same round; then
         this site's own are back. With `EveryStep` that is always so. No step may be made within."""
-        session = self._registered()
+        if self._own_steps is not None and self._own_phase:
+            raise ValueError(
+                "common_model() is not there for local steps of parallelize(): after each step that is a round (one of "
+                f"{self._own_phase}) the model is what all sites have in common; evaluate it then, as it is"
+            )
+        session = None if self._own_steps is not None else self._registered()
         with session.common_model() if isinstance(session, LocalStepsSession) else contextlib.nullcontext():
             yield
 
@@ -68,6 +73,8 @@ class CommonDecisions(ABC):
         """At the end of a training with local steps, after `request_node_exit`: what all sites have in common as of the
         last round stays in the parameters and buffers; what this site has done since is dropped. With `EveryStep` there
         is nothing of the kind. Raises ValueError while this site is in the run."""
+        if self._own_steps is not None:
+            return  # the last step is a round
         session = self._registered()
         if not self.left:
             raise ValueError(
@@ -81,6 +88,7 @@ class CommonDecisions(ABC):
         """Whether all sites want to end, as they said in the last round; `mine`: whether this one does, said in the
         next. True in the same round at every site, so that all can end their loops together. Needs
         `sync=EveryStep(notes=True)`."""
+        self._check_notes()
         session = self._registered()
         session.check(Part(wants_to_end=True))
         self._wants_to_end = mine
@@ -89,6 +97,7 @@ class CommonDecisions(ABC):
     def report(self, **figures: float) -> None:
         """Tell the other sites figures with the next round, such as the loss of an evaluation; `metrics` has the
         averages, weighted as the gradients are. Needs `sync=EveryStep(notes=True, metrics=...)`."""
+        self._check_notes()
         self._registered().check(Part(metrics=figures))
         self._reported.update(figures)
 
@@ -102,13 +111,22 @@ class CommonDecisions(ABC):
             raise ValueError(f"{len(figures)} figures at once; at most {FIGURES_MAX} are kept")
         if wrong := [name for name in figures if not FIGURE_NAME.fullmatch(name)]:
             raise ValueError(f"log({wrong[0][:40]}=...): a name has at most 32 letters, digits, points and underscores")
-        numbers = {name: float(value) for name, value in figures.items()}
+        numbers = {name: _number(name, value) for name, value in figures.items()}
         self._logged(numbers)
         own = self._own_steps
         step = own if own is not None else self.steps if self._figures.writes else 0
         for at, each in self._figures.due(step, numbers, tells=self._tells):
             self._tell({name: value if math.isfinite(value) else None for name, value in each.items()})
             self._figures.write(at, each, flush=own is not None)
+
+    def _check_notes(self) -> None:
+        """Raises ValueError for a model whose rounds have none."""
+        if self._own_steps is not None:
+            raise ValueError(
+                "report(), should_stop() and metrics are not there for a model of parallelize() or replicate(), whose "
+                "rounds have no notes: show figures by coordinator.log(...), and end the loop by what is the same in "
+                "every process (steps= of the loader, a step, report.loss)"
+            )
 
     def _tell(self, figures: dict[str, float | None]) -> None:
         """The daemon, or the controller of these workers; what nobody takes yet goes with the next."""
@@ -134,13 +152,18 @@ class CommonDecisions(ABC):
         """What the learning rates of the last update were multiplied by (`EveryStep(lr_rule=...)`), and those of the
         present one within `apply` of a numpy training, which must do it itself: the same at all sites. 1 without a
         rule."""
-        session = self._registered()
+        session = None if self._own_steps is not None else self._registered()
         return session.lr_factor if isinstance(session, EveryStepSession) else 1.0
 
     @property
     @abstractmethod
     def _own_steps(self) -> int | None:
         """Updates of a model whose training is of workers; None: it is none."""
+
+    @property
+    @abstractmethod
+    def _own_phase(self) -> int:
+        """Local steps of such a model between two rounds; 0: each step is a round."""
 
     @property
     @abstractmethod
@@ -165,5 +188,15 @@ class CommonDecisions(ABC):
     @property
     def metrics(self) -> dict[str, float]:
         """The averages of what was reported with the last round: the same on every site, so that all decide alike."""
+        self._check_notes()
         agreed = self._registered().agreed
         return dict(agreed.metrics) if agreed is not None else {}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # of a tensor with several values
+        shape = getattr(value, "shape", None)
+        what = f"a {type(value).__name__}" if shape is None else f"a {type(value).__name__} of shape {tuple(shape)}"
+        raise ValueError(f"log({name}=...) takes a number, as of loss.mean().item(), not {what}") from None

@@ -47,6 +47,10 @@ class ParallelSite:
         return None if model is None else model.round
 
     @property
+    def _own_phase(self) -> int:
+        return 0 if self._parallel is None else self._parallel.every
+
+    @property
     def _tells(self) -> bool:
         """The one that speaks; before they train together, the first."""
         if not self._in_group:

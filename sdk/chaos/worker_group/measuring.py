@@ -14,7 +14,7 @@ from chaos.worker_group.data import Loader
 from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.layers import Layer
-from chaos.worker_group.refused import check_gradients, check_told
+from chaos.worker_group.refused import check_gradients, check_number, check_told
 
 REPEATS = 3
 """The shortest of so many runs is told: what else ran on the machine only adds."""
@@ -59,8 +59,7 @@ def measure(layers: Sequence[Layer], loss: Loss, loader: Loader, device: Device 
             value, found = _layer(layer, value, device)
             measures.append(found)
         told = loss(value, target)
-        if not isinstance(told, torch.Tensor) or told.dim() != 0:
-            raise ValueError("loss=(output, target) must give one number, the mean over the micro-batch")
+        check_number(told)
         check_told(told, value, layers)
     finally:
         device.draw_from(before)

@@ -254,7 +254,7 @@ class ParallelModel:
         return self._session if isinstance(self._session, TrainsTogether) else None
 
     @property
-    def _every(self) -> int:
+    def every(self) -> int:
         """Local steps between two rounds; 0: each step is a round."""
         return 0 if self._mode is None else self._mode.plan.every
 
@@ -270,9 +270,9 @@ class ParallelModel:
         if batch.loader is not self._loader:
             raise ValueError("this batch is of another loader than coordinator.loader(...) gave")
         loader = batch.loader
-        if self._mode is not None and loader.steps % self._every:
+        if self._mode is not None and loader.steps % self.every:
             raise ValueError(
-                f"{loader.steps} steps are no whole number of phases of {self._every}; make steps= a multiple of every="
+                f"{loader.steps} steps are no whole number of phases of {self.every}; make steps= a multiple of every="
             )
         if self._lanes is not None and not any(layer.alike for layer in self.layers):
             loader.read_part(self._lanes.lane, self._lanes.size)
@@ -284,7 +284,7 @@ class ParallelModel:
             boundaries=self._measured.boundaries,
             clip_norm=self._clip_norm,
             device=self._device,
-            every=self._every,
+            every=self.every,
         )
         if "CHAOS_WORKER_GROUP" in os.environ:
             together = TrainsTogether(training, os.environ, self._vectors, self._lanes)
@@ -331,7 +331,7 @@ class ParallelModel:
             copies=self._copies,
             vectors=self._vectors,
             device=self._device,
-            every=self._every,
+            every=self.every,
         )
 
     def close(self) -> None:

@@ -38,6 +38,29 @@ def check_loss(loss: Any, model: torch.nn.Module) -> None:
         )
 
 
+def check_number(told: Any) -> None:
+    """Raises ValueError for what a loss gives that is not one number, with what to write instead."""
+    if isinstance(told, torch.Tensor):
+        if told.dim() == 0:
+            return
+        what = f"a tensor of shape {tuple(told.shape)}"
+        instead = "take its mean: loss=lambda output, target: yours(output, target).mean()"
+    elif isinstance(told, tuple | list | dict):
+        what = f"a {type(told).__name__} of {len(told)}"
+        first = repr(next(iter(told))) if isinstance(told, dict) and told else "0"
+        instead = (
+            f"return the loss alone, as by loss=lambda output, target: yours(output, target)[{first}]; what else it "
+            "counts stays with the worker that computes it, so evaluate such figures in the loop, and show them and "
+            "the loss of the report by coordinator.log(...)"
+        )
+    else:
+        what = "nothing" if told is None else f"a {type(told).__name__}"
+        instead = "return the tensor that is to be minimized, as it is (no .item(), no float())"
+    raise ValueError(
+        f"loss= must give one number for (output, target), the mean over the micro-batch, not {what}; {instead}"
+    )
+
+
 def check_told(told: torch.Tensor, output: torch.Tensor, layers: Sequence[Layer]) -> None:
     """Raises ValueError for a loss that uses a parameter which wants to be trained, its own or one of a layer: the
     backward pass of a loss goes to the output alone. `told`: the loss of this output."""

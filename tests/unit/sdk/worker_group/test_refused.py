@@ -62,6 +62,26 @@ def test_a_loss_that_uses_a_parameter_is_refused_with_the_first_step(make: Calla
             model.step(next(iter(coordinator.loader(Points(), global_batch=8, micro_batch=4))))
 
 
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        (lambda o, t: (LOSS(o, t), {"right": 0.5}), r"not a tuple of 2; .*\[0\].*coordinator\.log"),
+        (lambda o, t: {"loss": LOSS(o, t), "right": 0.5}, r"not a dict of 2; .*\['loss'\]"),
+        (lambda o, t: LOSS(o, t, reduction="none"), r"not a tensor of shape \(2,\); take its mean: .*\.mean\(\)"),
+        (lambda o, t: LOSS(o, t).item(), r"not a float; return the tensor .*no \.item\(\)"),
+        (lambda o, t: None, "not nothing; return the tensor"),
+    ],
+    ids=("pair", "dict", "each", "float", "none"),
+)
+def test_a_loss_that_gives_something_else_than_a_number_is_refused_with_what_to_write(loss: Any, text: str) -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=loss)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        batch = next(iter(coordinator.loader(Points(), global_batch=4, micro_batch=2, steps=1)))
+        with pytest.raises(ValueError, match=text):
+            model.step(batch)
+
+
 def test_a_loss_may_have_frozen_parameters() -> None:
     with Coordinator(standalone=True, handle_signals=False) as coordinator:
         model = coordinator.parallelize(make_model(), loss=Weighed(trained=False))
