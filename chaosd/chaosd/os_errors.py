@@ -44,6 +44,13 @@ def remedy_of(error: OSError) -> str:
     return _REMEDIES.get(error.errno or 0, "")
 
 
+def lacking(error: BaseException) -> str:
+    """What to do where the system gives a process no further thread, or no memory; empty for other errors."""
+    if isinstance(error, MemoryError):
+        return _REMEDIES[errno.ENOMEM]
+    return _REMEDIES[errno.EAGAIN] if "can't start new thread" in str(error) else ""
+
+
 def explain_listening(error: OSError, where: str) -> str:
     """Why nothing can listen at `where` (host:port), and what to do; of a port that is taken see there."""
     if isinstance(error, socket.gaierror) or error.errno in _NAME_ERRORS:
@@ -70,6 +77,11 @@ _NAME_ERRORS = (socket.EAI_NONAME, socket.EAI_AGAIN)
 """As `socket.create_server` hands them on, without their class."""
 
 _REMEDIES = {
+    errno.EAGAIN: (
+        "the system gives this user no further process or thread: `ulimit -u` and a container's limit of processes say "
+        "how many there may be, and under `ulimit -v` a thread may find no room; raise that, or end something else"
+    ),
+    errno.ENOMEM: "too little memory: free some, or raise the limit (`ulimit -v`, the container's)",
     errno.EACCES: "this user has no permission; run as the owner, or choose another folder",
     errno.EPERM: "this user has no permission; run as the owner, or choose another folder",
     errno.ENOSPC: "the disk is full; free space there, then start again",

@@ -37,6 +37,10 @@ class SharedMemoryTooSmall(ChaosError):
     """The arena does not fit into the memory that is free."""
 
 
+class TooFewThreads(ChaosError):
+    """The system gives this process no further thread."""
+
+
 class DaemonProtocolError(ChaosError):
     """The daemon broke the rules of the conversation; both were probably installed from different versions."""
 

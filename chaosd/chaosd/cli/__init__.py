@@ -42,10 +42,12 @@ def _say_what_can_be_said() -> None:
 
 
 def _told(error: Exception) -> int:
-    if isinstance(error, OSError):
-        from chaosd.os_errors import explain
+    from chaosd.os_errors import explain, lacking
 
+    if isinstance(error, OSError):
         text = explain(error)
+    elif remedy := lacking(error):
+        text = f"{str(error) or type(error).__name__}: {remedy}"
     else:
         text = f"{type(error).__name__}: {error}; this is a defect of chaosd, {TRACEBACK_VARIABLE}=1 shows where"
     print(f"chaosd: {text}", file=sys.stderr)

@@ -16,6 +16,7 @@ from chaos_protocols.worker_group.events import (
     PreparePlan,
 )
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
+from chaosd.os_errors import lacking
 from chaosd.worker_group.feedback import Feedback
 from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.ways import Unplannable
@@ -68,7 +69,7 @@ class PlannerThread:
         except Unplannable as error:
             event = NoPlanMade(asked=asked.asked, reason=str(error), hopeless=error.hopeless)
         except Exception as error:
-            event = NoPlanMade(asked=asked.asked, reason=f"the planner failed: {error}", hopeless=True)
+            event = NoPlanMade(asked=asked.asked, reason=_failed(error), hopeless=True)
         self._feed(event)
 
     async def _prepare(self, wanted: PreparePlan) -> None:
@@ -81,8 +82,8 @@ class PlannerThread:
             self._feed(NoPlanPrepared(idle=idle, drained=drained, reason=str(error)))
             return
         except Exception as error:
-            self._record("no-plan", f"the planner failed: {error}")
-            self._feed(NoPlanPrepared(idle=idle, drained=drained, reason=f"the planner failed: {error}"))
+            self._record("no-plan", _failed(error))
+            self._feed(NoPlanPrepared(idle=idle, drained=drained, reason=_failed(error)))
             return
         facts = {"idle": sorted(idle), **({"drained": sorted(drained)} if drained else {})}
         self._record("plan-prepared", "taken at the end of a step, if nothing changes before", **facts)
@@ -92,3 +93,8 @@ class PlannerThread:
         task = asyncio.get_running_loop().create_task(thought)
         self._thinking.add(task)
         task.add_done_callback(self._thinking.discard)
+
+
+def _failed(error: Exception) -> str:
+    remedy = lacking(error)
+    return f"the planner failed: {str(error) or type(error).__name__}" + (f": {remedy}" if remedy else "")

@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 from chaos_protocols.worker_group.settings import PEER_LOST_EXIT
 from chaos_protocols.worker_group.suspicion import Reading
 from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, read_slot
+from chaosd.os_errors import explain
 from chaosd.worker_group.devices import Placement
 
 LOOKED_AT_MAX = 256
@@ -109,8 +110,15 @@ class WorkerProcesses:
         self._none.set()
 
     def start(self, worker: int, started: Callable[[int], None] = lambda worker: None) -> None:
-        """A process under this number, now or when a device is free; `started` is told. `OSError` if it cannot be
-        started."""
+        """A process under this number, now or when a device is free; `started` is told. If it cannot be started, that
+        is told as its end, later."""
+        try:
+            self._start(worker, started)
+        except OSError as error:
+            reason = f"its process could not be started: {explain(error)}"
+            asyncio.get_running_loop().call_soon(self._never_was, worker, reason)
+
+    def _start(self, worker: int, started: Callable[[int], None]) -> None:
         if worker >= SLOTS:
             raise OSError(f"more than {SLOTS} workers were started; something kills them again and again")
         if self.placement.take(worker) is None:
@@ -127,6 +135,15 @@ class WorkerProcesses:
             own = {"CHAOS_GROUP_SIZE": str(self._group_size), "CHAOS_LANE": str(lane)} if self._group_size > 1 else {}
             self._watch(worker, lane, self._launch(self._command, {**environment, **own}, self._shared))
         started(worker)
+
+    def _never_was(self, worker: int, reason: str) -> None:
+        """Of a device group some processes may be there: their end is nothing that has to be told any more."""
+        self.kill(worker)
+        if worker in self._running:
+            self._told.add(worker)
+        else:
+            self.placement.release(worker)
+        self._ended(worker, reason, False)
 
     def _watch(self, worker: int, lane: int, process: Process) -> None:
         self._running.setdefault(worker, {})[lane] = process

@@ -18,6 +18,8 @@ from queue import SimpleQueue
 
 import torch
 
+from chaos.worker_group.lacks import begin
+
 KERNEL_BYTES = 4 << 20
 """That a connection may hold, if the system lets it: a message is on its way though nobody reads it yet."""
 
@@ -164,8 +166,7 @@ class _Helper:
 
     def give(self, receipt: Receipt) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            self._thread = begin(self._run, self._name)
         self._given += 1
         self._queue.put(receipt)
 

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import get_args
 
 from chaos.worker_group.channels import GroupFailed
+from chaos.worker_group.lacks import begin
 from chaos.worker_group.lanes import Lanes
 from chaos.worker_group.line import ControlLine, GenerationEnded, GroupEnded, Ordered, Wanted
 from chaos_protocols.worker_group.lanes import (
@@ -112,7 +113,7 @@ class LeaderLine(ControlLine):
         """All lanes know that this generation is over for them."""
         super().__init__(environment, tag)
         for each in self._followers:
-            threading.Thread(target=each.read, args=(super().send,), name="chaos-lane", daemon=True).start()
+            begin(each.read, "chaos-lane", super().send)
 
     def send(self, message: WorkerMessage) -> None:
         """See `ControlLine`; what all lanes say together also raises `GenerationEnded`, `GroupFailed`."""

@@ -17,6 +17,7 @@ from chaos.worker_group.data import Loader
 from chaos.worker_group.device_loss import end, is_device_loss
 from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.groups import Groups
+from chaos.worker_group.lacks import told
 from chaos.worker_group.lane_lines import line_of
 from chaos.worker_group.lanes import Lanes
 from chaos.worker_group.line import ControlLine, GenerationEnded, GroupEnded
@@ -153,8 +154,7 @@ class InGroup(ABC):
         if is_device_loss(error):
             end(self.line, error)
         self.line.raised()
-        kind = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
-        self.line.send(ScriptFailed(text=f"{kind}: {error}"[:4000]))
+        self.line.send(ScriptFailed(text=told(error)))
         self.line.ended()
 
     def ended(self) -> None:

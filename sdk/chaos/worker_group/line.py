@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import TypeAlias, TypeVar
 
 from chaos.saying import say
+from chaos.worker_group.lacks import begin
 from chaos.worker_group.spans import SpanLog
 from chaos_protocols.wire.worker import FiguresLogged
 from chaos_protocols.wire.worker import encode as encode_logged
@@ -95,8 +96,8 @@ class ControlLine:
         self._inside = True
         self._closed = False
         self._sever: Callable[[], None] = lambda: None
-        threading.Thread(target=self._read, name="chaos-line", daemon=True).start()
-        threading.Thread(target=self._beat, name="chaos-beat", daemon=True).start()
+        begin(self._read, "chaos-line")
+        begin(self._beat, "chaos-beat")
 
     # ---- the script's thread
 

@@ -37,6 +37,8 @@ from chaosd.unix_sockets import UnixListener
         (errno.EEXIST, "move it away"),
         (errno.ENOTDIR, "a part of that path is a file"),
         (errno.ENAMETOOLONG, "shorter"),
+        (errno.EAGAIN, "ulimit -u"),
+        (errno.ENOMEM, "too little memory"),
         (errno.EIO, os.strerror(errno.EIO)),
     ],
 )
@@ -157,6 +159,27 @@ def test_a_command_tells_a_defect_in_a_line_and_shows_the_calls_on_request(
     monkeypatch.setenv("CHAOS_TRACEBACK", "1")
     with pytest.raises(LookupError):
         main()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("can't start new thread"), "no further process or thread"),
+        (MemoryError(), "MemoryError: too little"),
+    ],
+)
+def test_too_few_threads_or_too_little_memory_is_no_defect_and_has_a_remedy(
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr("chaosd.cli.app.app", fails)
+    monkeypatch.delenv("CHAOS_TRACEBACK", raising=False)
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr().err
+    assert words in told and "ulimit" in told and "defect" not in told
 
 
 def test_a_command_tells_what_the_system_refuses_in_a_line(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -130,3 +132,37 @@ def test_of_a_device_group_the_process_is_named_that_ended_first(
         return process
 
     assert _ends_of([], launch, group_size=2) == [told]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_process_that_cannot_be_started_is_told_as_one_that_has_ended_and_leaves_none(size: int) -> None:
+    """Of a device group the last one: those before it are ended with it."""
+    launched: list[subprocess.Popen[bytes]] = []
+
+    def launch(*words: Any) -> subprocess.Popen[bytes]:
+        if len(launched) == size - 1:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        launched.append(_sleeps(*words))
+        return launched[-1]
+
+    async def run() -> list[tuple[int, str, bool]]:
+        told, heard = list[tuple[int, str, bool]](), asyncio.Event()
+
+        def ended(*how: Any) -> None:
+            told.append(how)
+            heard.set()
+
+        memory = os.memfd_create("nothing")
+        group = WorkerProcesses(["sleep", "infinity"], {}, ended, memory, launch, size)
+        group.start(4)
+        assert not told, "whoever starts it has still to hear that it was"
+        await heard.wait()
+        await group.finish(10.0)
+        group.close()
+        os.close(memory)
+        return told
+
+    ((worker, how, killed),) = asyncio.run(run())
+    assert (worker, killed) == (4, False)
+    assert "could not be started: Resource temporarily unavailable" in how and "ulimit -u" in how
+    assert all(process.poll() is not None for process in launched)

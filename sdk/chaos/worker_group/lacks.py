@@ -1,0 +1,40 @@
+"""What the system refuses a worker, threads or memory, told with what to do about it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from chaos.errors import TooFewThreads
+
+NO_MEMORY = ("can't allocate memory", "out of memory")
+"""What torch's errors say of it, on the CPU and on a device."""
+
+LESS_MEMORY = (
+    "too little memory for this worker: a smaller micro_batch, more stages (--pp) or fewer workers on this machine "
+    "(--nproc) need less; `ulimit -v` and a container's limit can be raised"
+)
+
+
+def begin(work: Callable[..., None], name: str, *given: Any) -> threading.Thread:
+    """A thread of the worker's own, started. Raises `TooFewThreads`."""
+    thread = threading.Thread(target=work, args=given, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise TooFewThreads(
+            f"a worker has some threads of its own, and the system gives this process no further one ({error}): "
+            "`ulimit -u` and a container's limit of processes say how many there may be, and under `ulimit -v` one "
+            "finds no room for its stack; raise that, or start fewer workers (--nproc)"
+        ) from error
+    return thread
+
+
+def told(error: BaseException) -> str:
+    """An error of the script, for those who did not see it: its kind, its text, and what it may lack."""
+    kind = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
+    text = f"{kind}: {error}" if str(error) else kind
+    if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
+        return f"{text[:3000]}; {LESS_MEMORY}"
+    return text[:4000]

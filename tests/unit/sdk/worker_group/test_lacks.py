@@ -1,0 +1,35 @@
+"""What the system refuses a worker is told with what to do about it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from chaos.errors import TooFewThreads
+from chaos.worker_group.lacks import begin, told
+
+
+def test_a_thread_that_is_refused_is_told_with_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(TooFewThreads, match=r"can't start new thread\): `ulimit -u`.*fewer workers \(--nproc\)"):
+        begin(lambda: None, "some work")
+
+
+def test_a_thread_that_is_there_does_its_work() -> None:
+    done = threading.Event()
+    begin(done.set, "some work").join()
+    assert done.is_set()
+
+
+def test_an_error_of_too_little_memory_is_told_with_what_needs_less() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert "a smaller micro_batch" in told(caught.value) and "allocate" in told(caught.value)
+    assert told(MemoryError()).startswith("MemoryError; too little memory")
+    assert told(torch.OutOfMemoryError("CUDA out of memory. Tried")).count("too little memory") == 1
+    assert told(KeyError("x")) == "KeyError: 'x'" and told(SystemExit(3)) == "SystemExit: 3"
