@@ -97,7 +97,7 @@ class WorkerProcesses:
         self._leaders: dict[int, int] = {}
         """Process ids of lane 0, by worker."""
         self._told: set[int] = set()
-        """Running workers whose end was told: one of their processes has ended."""
+        """Workers whose end was told, for good: a number is given once."""
         self._first: dict[int, tuple[int, int]] = {}
         """Of a device group that is not whole any more: which of its processes ended first, and with which code."""
         self._statms: dict[tuple[int, int], int] = {}
@@ -266,9 +266,6 @@ class WorkerProcesses:
             killed = first[1] < 0 and -first[1] not in OWN_SIGNALS
             after = "" if first == (lane, code) or not code else f", after {_lane_text(*first)}"
             self._ended(worker, text + after, killed)
-        if not left:
-            self._told.discard(worker)
-            del self._first[worker]
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # what it leaves behind would hold its memory
 

@@ -74,3 +74,30 @@ def test_a_stop_or_an_end_that_came_before_severs_what_is_built_afterwards() -> 
     """A worker that waits to be called would wait for ever, since nothing else tells it."""
     found = worker_3(BUILDS_LATE)
     assert found.stdout.split() == ["severed", "True"] * 2, found.stderr
+
+
+LEADER_ENDS = """
+import os, socket
+from chaos.worker_group.lane_lines import FollowerLine
+from chaos.worker_group.lanes import Lanes
+from chaos_protocols.worker_group.lanes import lane_frame
+from chaos_protocols.worker_group.messages import Finish
+from chaos_protocols.worker_group.tags import StepPhase, StepTag
+mine, theirs = socket.socketpair()
+tag = StepTag(generation=0, step=6, phase=StepPhase.COMPUTE)
+line = FollowerLine(os.environ, lambda: tag, Lanes(1, 2, [mine], None))
+theirs.sendall(lane_frame(Finish(failed="worker 0 is lost")))
+print(line.close(6), flush=True)
+print(line.close(6), flush=True)
+theirs.close()
+print(line._words_of_leader.get(), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_lane_whose_group_has_ended_ends_its_script_though_its_leader_is_gone() -> None:
+    """What a script does at its end, which closes a second time, is neither waited for in vain nor broken off: the end
+    of the leader is what it has been told of."""
+    found = worker_3(LEADER_ENDS)
+    assert found.stdout.splitlines() == ["False", "False", "Finish(failed='')"], (found.returncode, found.stderr)
+    assert found.returncode == 0
