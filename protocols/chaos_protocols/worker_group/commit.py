@@ -15,6 +15,10 @@ NORM_EPSILON = 1e-6
 """As torch.nn.utils.clip_grad_norm_: keeps the factor finite."""
 
 
+NAMED_MAX = 4
+"""Micro-batches, in a sentence."""
+
+
 class NotFinite(ValueError):
     """The gradient of a step is infinite or not a number."""
 
@@ -103,12 +107,22 @@ class StepCollector:
         norm = math.sqrt(sum(self._squares[layer] for layer in range(self._layers))) / self._micro_batches
         loss = sum(self._losses[g] for g in range(self._micro_batches)) / self._micro_batches
         if not math.isfinite(norm):
-            raise NotFinite(
-                f"the gradient of step {self.step + 1} is not finite (loss {loss:g}); lower the learning rate, or give "
-                "register() a clip_norm if single steps explode"
-            )
+            text = f"the gradient of step {self.step + 1} is not finite (loss {loss:g}); {self._remedy()}"
+            raise NotFinite(text)
         divisor, factor = float(self._micro_batches), self.factor(norm)
         return CommitStep(step=self.step, divisor=divisor, factor=factor, loss=loss, norm=norm)
+
+    def _remedy(self) -> str:
+        """Of a gradient that is not finite, by which of the losses are."""
+        odd = [g for g in range(self._micro_batches) if not math.isfinite(self._losses[g])]
+        if odd and 2 * len(odd) <= self._micro_batches:
+            shown = ", ".join(map(str, odd[:NAMED_MAX])) + (", ..." if len(odd) > NAMED_MAX else "")
+            return (
+                f"of {self._micro_batches} micro-batches only number {shown} (counted from 0) had no finite loss: "
+                f"look at its samples, which loader.samples({self._rounds.updates(self.step)}, {odd[0]}) names"
+            )
+        clip = ", or give register() a clip_norm if single steps explode" if self._clip_norm is None else ""
+        return f"lower the learning rate{clip}"
 
     def take_stepped(self, worker: int, message: Stepped, *, whole: bool = True) -> tuple[str, ...] | None:
         """With the last answer of the step whose commit was sent last, the digest of each layer (none without audit,

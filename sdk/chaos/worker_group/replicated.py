@@ -246,6 +246,10 @@ class MicroBatches:
     def __iter__(self) -> Iterator[Any]:
         return self._replicated.batches()
 
+    def samples(self, step: int, number: int) -> list[int]:
+        """Indices into the data set, of this micro-batch of this step (both counted from 0)."""
+        return self._loader.samples(step, number)
+
     @property
     def steps(self) -> int:
         """How many updates the training has in all."""

@@ -69,6 +69,23 @@ def test_a_gradient_that_is_not_finite_is_not_committed(square: float) -> None:
         steps.complete()
 
 
+def test_what_is_not_finite_is_told_with_what_may_have_done_it() -> None:
+    """One micro-batch alone: its samples. All of them: the training, and clipping is advised where there is none."""
+    nan = math.nan
+    for losses, clip_norm, words, absent in (
+        (((0, 1.0), (1, nan)), None, r"of 2 micro-batches only number 1 .*loader\.samples\(4, 1\)", "learning rate"),
+        (((0, nan), (1, nan)), None, "lower the learning rate, or give register.* a clip_norm", "samples"),
+        (((0, nan), (1, nan)), 1.0, "lower the learning rate", "clip_norm"),
+        (((0, 1.0), (1, 2.0)), 1.0, "lower the learning rate", "samples"),
+    ):
+        steps = collector(clip_norm=clip_norm)
+        steps.take_reduced(0, reduced(0, nan))
+        steps.take_reduced(1, Reduced(generation=1, step=4, squares=((1, 1.0),), losses=losses))
+        with pytest.raises(NotFinite, match=words) as caught:
+            steps.complete()
+        assert absent not in str(caught.value)
+
+
 def test_frames_are_bounded_and_read_as_they_were_written() -> None:
     message = reduced(1, 2.0)
     frame = encode(message)
