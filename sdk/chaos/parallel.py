@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.encoding import exact_only
 from chaos.sync import DiLoCo, EveryStep
+from chaos.worker_group.script import script_digest
 from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
 
 if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicated, not before
@@ -31,6 +32,8 @@ class ParallelSite:
     def __init__(self, *, standalone: bool) -> None:
         self._standalone = standalone or os.environ.get(STANDALONE_VARIABLE) == "1"
         self._in_group = GROUP_VARIABLE in os.environ
+        if self._in_group:
+            script_digest()  # as long as its file is what runs
         self._parallel: ParallelModel | None = None
         self._replicated: Replicated | None = None
 

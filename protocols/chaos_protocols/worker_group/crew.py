@@ -60,6 +60,16 @@ class Crew:
             return "it is none of the workers that were started here"
         if first is not None and hello.torch != first.torch:
             return f"it has torch {hello.torch}, the others {first.torch}; start all from one environment"
+        if first is not None and hello.script and first.script and hello.script != first.script:
+            return (
+                "its script is not the one that the others run: the file was changed since they were started. Put it "
+                "back until this training is over, or end the training and start it again with the new one"
+            )
+        if first is not None and hello.samples != first.samples:
+            return (
+                f"its data set has {hello.samples} samples, that of the others {first.samples}; which samples a "
+                "micro-batch has follows from that, so make it the same in every process"
+            )
         if first is not None and (hello.model, hello.micro_batches) != (first.model, first.micro_batches):
             return (
                 "its initial parameters, layers, batch, seed or steps differ from the other workers'; make them the "

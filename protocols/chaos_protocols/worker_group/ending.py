@@ -31,6 +31,8 @@ class EndingGroup(Protocol):
     def end(self, failed: str) -> None:
         """The group is over."""
 
+    def note(self, kind: str, reason: str, **fields: object) -> None: ...
+
     def _tell(self, worker: int, message: ControllerMessage) -> None: ...
 
 
@@ -58,6 +60,16 @@ class Ending:
             self.apart(frozenset() if self._steps.collector is None else self._steps.collector.reduced)
         elif group.member is None or not group.member.complete():
             group.end("")
+
+    def refuse(self, worker: int, reason: str) -> None:
+        """One that came cannot take part, and its process ends. Where it was started in the place of another, the
+        others go on without it."""
+        group, crew = self._group, self._crew
+        group._tell(worker, Finish(failed=reason))  # it is none of those that `tell` tells
+        if crew.begun and crew.present and worker in crew.starting:
+            group.note("worker-refused", f"{reason}. The others go on without it", worker=worker)
+        else:
+            group.end(f"worker {worker} cannot take part: {reason}")
 
     def waited_for(self, worker: int) -> None:
         """Another one has waited for this one, which has ended, in vain: the group ends if some have updated by the

@@ -116,6 +116,8 @@ def joined(lanes: Sequence[Together]) -> Together:
             hellos = [each for each in lanes if isinstance(each, GroupHello)]
             if any([r.name for r in each.layers] != [r.name for r in first.layers] for each in hellos):
                 raise ValueError("the processes of this device group have different layers; seed them alike")
+            if any((each.samples, each.script) != (first.samples, first.script) for each in hellos):
+                raise ValueError("the processes of this device group have other scripts, or data sets of other lengths")
             return msgspec.structs.replace(first, model=_digest(each.model for each in hellos))
         case Reduced():
             sums = [each for each in lanes if isinstance(each, Reduced)]

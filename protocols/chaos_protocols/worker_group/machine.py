@@ -144,8 +144,7 @@ class WorkerGroupMachine(ToBeDone):
 
     def _hello(self, worker: int, hello: msg.GroupHello) -> None:
         if refused := self._crew.refusal(worker, hello):
-            self._tell(worker, msg.Finish(failed=refused))  # it is none of those that `end` tells
-            self.end(f"worker {worker} cannot take part: {refused}")
+            self._ending.refuse(worker, refused)
             return
         self._crew.let_in(worker, hello)
         if self.member is None and hello.run is not None:

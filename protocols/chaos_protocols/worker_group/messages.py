@@ -117,6 +117,10 @@ class GroupHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """None: these workers train by themselves."""
     every: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 0
     """Local steps between two rounds; 0: each step is one (`round_steps`)."""
+    samples: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """In its data set; which of them a micro-batch has follows from that."""
+    script: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Digest of its script; empty: not known."""
 
 
 class PlanReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -23,6 +23,7 @@ from chaos.worker_group.lanes import Lanes
 from chaos.worker_group.line import ControlLine, GenerationEnded, GroupEnded
 from chaos.worker_group.memory import RunMemory
 from chaos.worker_group.moving import move, pair, refresh
+from chaos.worker_group.script import script_digest
 from chaos.worker_group.session import Applied, Computed, Training, update
 from chaos.worker_group.vectors import Vectors
 from chaos_protocols.wire.worker import FiguresLogged
@@ -99,6 +100,8 @@ def greeting(
         optimizer_copies=copies,
         run=run,
         every=every,
+        samples=len(loader.dataset),
+        script=script_digest(),
     )
 
 

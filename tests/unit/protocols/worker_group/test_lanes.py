@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from chaos_protocols.streams import Share
@@ -54,6 +55,12 @@ def test_a_device_group_has_one_digest_of_all_its_lanes() -> None:
     assert one.model != other.model and one.layers == other.layers
     with pytest.raises(ValueError, match="have different layers"):
         joined([hello("aa", "x"), hello("aa", "y")])
+    for changed in (
+        msgspec.structs.replace(hello("aa", "x"), samples=3),
+        msgspec.structs.replace(hello("aa", "x"), script="b"),
+    ):
+        with pytest.raises(ValueError, match="other scripts, or data sets of other lengths"):
+            joined([hello("aa", "x"), changed])
 
 
 def test_squares_are_added_and_losses_averaged_over_lanes() -> None:

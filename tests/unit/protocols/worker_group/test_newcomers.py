@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.unit.protocols.worker_group.group_bench import GroupBench, hello
+from typing import Any
+
+import pytest
+from tests.unit.protocols.worker_group.group_bench import GroupBench, ended, hello
 
 from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
@@ -32,6 +35,43 @@ def test_a_restarted_worker_takes_its_place_at_the_next_step_boundary() -> None:
     assert (asked.lost, asked.idle) == (frozenset(), {4})
     bench.feed(ev.PlanPrepared(idle=frozenset({4})))
     assert bench.phase is GroupPhase.DECIDING, "what is prepared late changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"script": "b" * 64}, "the file was changed since they were started. Put it back"),
+        ({"samples": 63}, "its data set has 63 samples, that of the others 64"),
+        ({"model": "cd"}, "its initial parameters, layers, batch, seed or steps differ"),
+    ],
+)
+def test_one_that_would_train_something_else_ends_a_group_that_forms_and_none_that_trains(
+    changes: dict[str, Any], words: str
+) -> None:
+    """Nobody's work is to be lost since a file was changed."""
+    own = {"script": "a" * 64, "samples": 64}
+    forming = GroupBench(workers=2, restarts=1)
+    forming.say(0, hello(0, **own))
+    forming.say(1, hello(1, **{**own, **changes}))
+    assert words in ended(forming)
+    bench = GroupBench(restarts=2)
+    for effect in bench.taken(ev.StartWorker):
+        bench.say(effect.worker, hello(effect.worker, **own))
+    bench.plan()
+    bench.ready()
+    bench.lose(3)
+    for worker in (0, 1, 2):
+        bench.stopped(worker, 0)
+    bench.plan((0, 1, 2))
+    bench.ready()
+    bench.taken(ev.StartWorker)
+    bench.say(4, hello(4, **{**own, **changes}))
+    assert words in bench.told(msg.Finish)[4].failed and bench.phase is GroupPhase.TRAINING
+    assert [note.fields["worker"] for note in bench.taken(ev.NoteEvent) if note.kind == "worker-refused"] == [4]
+    bench.feed(ev.WorkerGone(worker=4, reason="its process ended with exit code 1"))
+    assert [each.worker for each in bench.taken(ev.StartWorker)] == [5], "the file may be as it was by then"
+    bench.say(5, hello(5, **own))
+    assert [each.idle for each in bench.taken(ev.PreparePlan)] == [{5}]
 
 
 def test_who_comes_while_a_plan_is_worked_out_is_in_the_next_one() -> None:
