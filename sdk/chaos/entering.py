@@ -55,7 +55,7 @@ class Entering(ParallelSite, ABC):
         self._pid = os.getpid()
         """The process that talks with the daemon: a child that was forked has its socket and its shared memory, too."""
         self._wakeup = Wakeup()
-        self._signals = ExitSignals(self._wakeup, verbose=line.verbose)
+        self._signals = ExitSignals(self._wakeup, verbose=line.verbose, ends=self._is_lost_alone)
 
     @abstractmethod
     def _deal_by(self, sampler: ElasticSampler) -> None:

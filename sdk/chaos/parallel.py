@@ -37,6 +37,11 @@ class ParallelSite:
         self._parallel: ParallelModel | None = None
         self._replicated: Replicated | None = None
 
+    def _is_lost_alone(self) -> bool:
+        """Whether others go on where this process ends now."""
+        model = self._parallel or self._replicated
+        return self._in_group and (model is None or not model.is_through)
+
     @property
     def speaks(self) -> bool:
         """Whether this process should print and save what all workers of its site know: one of them does. True for a

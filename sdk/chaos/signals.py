@@ -8,6 +8,9 @@ death once for each of its threads that had it, one after the other.
 A notebook gives each cell a handler of its own, so that an interrupt ends the cell at once. While the training state is
 being changed it is held back as well.
 
+One of several workers of a site (`chaosd run`) ends by SIGTERM at once while they train: it cannot leave by itself, and
+the others go on without it as without one that is killed.
+
 Children of the script (a data loader's processes) do not hear Ctrl+C, which a terminal sends to all of them: their
 parent decides when they end. A forked one has its parent's handler; one that is started anew gets SIGINT blocked.
 """
@@ -39,9 +42,10 @@ SAME_ORDER_S = 3.0
 class ExitSignals:
     """Owns the two handlers between `install` and `restore`; also the guard around changes of the state."""
 
-    def __init__(self, wakeup: Wakeup, *, verbose: bool) -> None:
+    def __init__(self, wakeup: Wakeup, *, verbose: bool, ends: Callable[[], bool] = lambda: False) -> None:
+        """`ends`: whether SIGTERM ends this process at once now, as it would without these handlers."""
         self._wakeup = wakeup
-        self._verbose = verbose
+        self._verbose, self._ends = verbose, ends
         self._before: dict[int, Any] = {}
         self._pid = os.getpid()
         self._depth = 0
@@ -140,6 +144,8 @@ class ExitSignals:
         if os.getpid() != self._pid:
             _in_a_child(number)
             return
+        if number == signal.SIGTERM and self._ends():
+            _end_by(number)
         if number == signal.SIGTERM:
             before_s, self._terminated_s = self._terminated_s, time.monotonic()
             if self._terminated_s - before_s < SAME_ORDER_S:
@@ -163,8 +169,12 @@ def _in_a_child(number: int) -> None:
     """A forked child (a data loader's process) inherits the handlers. The terminal sends Ctrl+C to it as well: its
     parent decides when it ends. SIGTERM is its parent's order to end."""
     if number == signal.SIGTERM:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        _end_by(number)
+
+
+def _end_by(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 _installed: set[int] = set()

@@ -237,6 +237,12 @@ class ParallelModel:
         )
 
     @property
+    def is_through(self) -> bool:
+        """Whether the training is over."""
+        loader = self._loader
+        return loader is not None and (loader.ended or loader.step >= loader.steps)
+
+    @property
     def speaks(self) -> bool:
         """Whether this worker should print what all of them know: one of them, the lowest that trains."""
         if self._session is None:

@@ -147,6 +147,12 @@ class Replicated:
         self._loss = figures.get("loss", self._loss)
 
     @property
+    def is_through(self) -> bool:
+        """Whether the training is over."""
+        loader = self._loader
+        return loader is not None and (loader.ended or loader.step >= loader.steps)
+
+    @property
     def speaks(self) -> bool:
         """See `Coordinator.speaks`."""
         return self._replica is None or self._replica.speaks
