@@ -20,7 +20,7 @@ from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
 from chaos_protocols.worker_group.places import Places
 from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.settings import BROKEN_MAX, GroupSettings
-from chaos_protocols.worker_group.starts import Starts
+from chaos_protocols.worker_group.starts import LateStarts
 from chaos_protocols.worker_group.steps import CountedSteps
 from chaos_protocols.worker_group.stopping import Stopping
 from chaos_protocols.worker_group.suspects import Suspects
@@ -39,7 +39,7 @@ class WorkerGroupMachine(ToBeDone):
         self._crew = Crew(settings.token, settings.workers + settings.spares, settings.restarts)
         self.places = Places(self, self._crew, settings.workers)
         self._suspects = Suspects(self)
-        self._starts = Starts(self, self._crew, self._suspects, settings.failure_timeout_s)
+        self._starts = LateStarts(self, self._crew, self._suspects, settings.failure_timeout_s)
         self._steps = CountedSteps()
         self._holders = StateHolders()
         self._ending = Ending(self, self._crew, self._steps)

@@ -39,7 +39,7 @@ class _Start:
     tell_at_s: float
 
 
-class Starts:
+class LateStarts:
     """Of a worker group."""
 
     def __init__(self, group: Group, crew: Crew, suspects: Suspects, failure_timeout_s: float) -> None:
