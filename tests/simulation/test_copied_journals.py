@@ -304,3 +304,19 @@ def test_a_vote_of_the_older_daemon_of_a_copied_machine_elects_as_one_of_the_cop
         leader: Any = run.nodes[B]
         with contextlib.nullcontext() if whose else pytest.raises(Violation, match="leads term 2 with the votes of"):
             run.oracle._elected(leader, run._core(leader.disk, term=2))
+
+
+@pytest.mark.parametrize("whose", ["older", "copy"])
+def test_the_vote_of_an_older_daemon_for_one_without_what_its_copy_has_acknowledged_ends_the_judgement(
+    whose: str,
+) -> None:
+    """Seed 6053591, 7 sites: no site that takes part can know of the copy, which is linked with another one."""
+    run = _Run()
+    daemons = {"older": run.copy(A), "copy": run.nodes[A]}
+    run.commits(1, run.nodes[A], run.nodes[C])
+    run.votes(daemons[whose], B, term=2)
+    leader: Any = run.nodes[B]
+    with pytest.raises(
+        NotPromised if whose == "older" else Violation, match="copied" if whose == "older" else "entry 1"
+    ):
+        run.oracle._elected(leader, run._core(leader.disk, term=2))

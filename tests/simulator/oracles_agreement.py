@@ -252,6 +252,12 @@ class AgreementOracle:
         promised = self.promises.get(site, Promises())
         return candidate in (promised.votes.get(term), promised.older_votes.get(term))
 
+    def _gave_as_older(self, site: str, candidate: Node, term: int) -> bool:
+        """Its vote is that of the older daemon of a copied machine, whose journal lacks what the copy acknowledged."""
+        if site == candidate.site:
+            return self._is_older(candidate)
+        return self.promises.get(site, Promises()).votes.get(term) != candidate.site
+
     def _elected(self, node: Node, core: Any) -> None:
         """A majority of its voters has voted for it, and it has all that was committed in earlier terms."""
         voters = core.log.configuration.voters
@@ -265,6 +271,11 @@ class AgreementOracle:
             if core.log.term_at(index) != entry.term:
                 if 0 < self._on_older <= index:
                     self._end(self.on_older())
+                if (
+                    len([site for site in gave if not self._gave_as_older(site, node, core.term)])
+                    < len(voters) // 2 + 1
+                ):
+                    self._end(f"{node.name} was elected with the vote of a daemon that had been copied before")
                 self._fail(1, f"{node.name} leads term {core.term} without entry {index}, which is committed")
 
     def _overlap(self, node: Node, configurations: list[Configuration]) -> None:

@@ -13,7 +13,10 @@ STAT_BYTES_MAX = 1024
 
 
 def processor_s(processes: Mapping[int, Sequence[int]]) -> dict[int, float]:
-    """Of each worker, whose `processes` lead sessions of their own: seconds, of all that belong to these and live."""
+    """Of each worker, whose `processes` lead sessions of their own: seconds, of all that belong to these and live.
+    Nothing where the system does not tell (macOS)."""
+    if not os.path.exists("/proc/self/stat"):
+        return {}
     ticks = dict.fromkeys((pid for pids in processes.values() for pid in pids), 0)
     for name in os.listdir("/proc") if ticks else ():
         if name.isdecimal():
