@@ -31,8 +31,7 @@ class Cause(Enum):
     NO_WORKER = Meaning(
         "no-worker", Place.WAITS, "waiting for a worker to say hello",
         "the script of this site",
-        "start the training script beside this daemon; `worker_socket` is what it must name in CHAOS_SOCKET. One that "
-        "runs is here when it calls `register`: what it loads and makes before that may take minutes",
+        "start the training script, with `worker_socket` as CHAOS_SOCKET; one that runs comes when it calls `register`",
     )  # fmt: skip
     ASKING = Meaning(
         "asking", Place.WAITS, "asking to join",

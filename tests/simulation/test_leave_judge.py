@@ -23,7 +23,8 @@ def judged(*, resolving: bool) -> list[str]:
     rounds: Any = SimpleNamespace(
         eras=[era], era_of=lambda _: era, result=lambda *_: None, completed={(B, 1): (era, 5)}
     )  # fmt: skip
-    oracle = LeaveOracle(lambda _, told: broken.append(told), SimpleNamespace(roster=roster), rounds)  # type: ignore[arg-type, return-value]
+    agreement: Any = SimpleNamespace(roster=roster)
+    oracle = LeaveOracle(lambda _, told: broken.append(told), agreement, rounds)  # type: ignore[arg-type, return-value]
     machine = SimpleNamespace(
         incarnation=1,
         roster=roster,

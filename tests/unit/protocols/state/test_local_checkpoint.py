@@ -236,24 +236,6 @@ def test_a_memory_checkpoint_that_needs_more_results_than_may_be_kept_is_given_u
     assert of(bench.out, DropMemoryCheckpoint) and bench.machine.state.memory.round is None
 
 
-@pytest.mark.parametrize("gone_on", [False, True])
-def test_a_copy_that_takes_longer_than_results_are_kept_is_written_all_the_same(gone_on: bool) -> None:
-    """A large state, short rounds: each copy was given up before it was whole, and no checkpoint was ever written."""
-    bench = keeper(checkpoint="auto")
-    number = copied(bench)
-    bench.machine.rounds.delivery.results_max = 8
-    while bench.machine.rounds.completed_round <= number + 20:
-        next_round(bench)
-    assert not of(bench.out, DropMemoryCheckpoint) and len(of(bench.out, SaveMemoryCheckpoint)) == 1
-    assert bench.machine.rounds.delivery.log.first_kept(number + 20) == number + 20, "no result waits for it"
-    if gone_on:
-        adopt(bench, B, number - 1)
-    out = bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
-    written = of(out, WriteCheckpoint)
-    assert [one.checkpoint.round for one in written] == ([] if gone_on else [number]), "only what the run has is"
-    assert of(out, DropMemoryCheckpoint) and bench.machine.state.memory.round is None
-
-
 def test_a_copy_is_not_asked_for_while_the_region_belongs_to_a_joiner() -> None:
     bench = keeper()
     while not to_worker(bench.out, TakeSnapshot):
