@@ -76,7 +76,7 @@ class Turns:
     @contextmanager
     def others_apart(self, optimizer: Any) -> Iterator[None]:
         """A round clears all gradients; what the backward passes have left for the steps of others is theirs still."""
-        own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        own = {id(each) for each in _parameters(optimizer)}
         others = [each for one in self._optimizers for each in _parameters(one) if id(each) not in own]
         kept = [(each, each.grad) for each in others if each.grad is not None]
         for each, _ in kept:

@@ -95,11 +95,16 @@ class Loader:
         """Which part of each micro-batch this process reads, of how many."""
         self._epoch: tuple[int, Permutation] | None = None
 
+    @property
+    def is_through(self) -> bool:
+        """No step is left to make."""
+        return self.ended or self.step >= self.steps
+
     def __iter__(self) -> Iterator[Batch]:
         """The batch of the next step, until all are done. Raises ValueError where nobody makes steps of them: it would
         give the same one for ever."""
         given, step = 0, self.step
-        while not self.ended and self.step < self.steps:
+        while not self.is_through:
             if self.step != step:
                 given, step = 0, self.step
             if given == UNSTEPPED_MAX:

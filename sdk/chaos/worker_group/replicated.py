@@ -149,8 +149,7 @@ class Replicated:
     @property
     def is_through(self) -> bool:
         """Whether the training is over."""
-        loader = self._loader
-        return loader is not None and (loader.ended or loader.step >= loader.steps)
+        return self._loader is not None and self._loader.is_through
 
     @property
     def speaks(self) -> bool:

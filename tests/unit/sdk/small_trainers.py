@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,20 @@ def both(first: Callable[[], Any], second: Callable[[], Any], second_may: thread
         if isinstance(result, BaseException):
             raise result
     return results[0], results[1]
+
+
+class Meeting:
+    """A site that joins late: the early one stops, at the step `at` of the run, until the late one trains."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self.stopped, self.joined = threading.Event(), threading.Event()
+
+    def wait(self, trainer: Any, coordinator: Any) -> None:
+        while trainer.global_step == self._at and not self.joined.is_set():
+            self.stopped.set()
+            coordinator.check_state_replication()
+            time.sleep(0.01)
 
 
 class Module(__import__("lightning").LightningModule):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, StochasticWeightAveraging
-from tests.unit.sdk.small_trainers import Module, both, fitted
+from tests.unit.sdk.small_trainers import Meeting, Module, both, fitted
 
 from chaos import LocalSGD
 from chaos.integrations.lightning import ChaosLightningCallback as LightningChaos
@@ -20,19 +20,16 @@ from chaos.testing import LocalRun
 @pytest.mark.filterwarnings("ignore")
 def test_a_lightning_trainer_that_joins_late_counts_the_steps_of_the_run() -> None:
     early, late = Module(), Module(seed=5)
-    holds, joined = threading.Event(), threading.Event()
+    meeting = Meeting(at=8)
 
     class Holds(LightningChaos):
         def on_train_batch_end(self, trainer: Any, module: Any, *what: Any) -> None:
             super().on_train_batch_end(trainer, module, *what)
-            while trainer.global_step == 8 and not joined.is_set():
-                holds.set()
-                self.coordinator.check_state_replication()
-                time.sleep(0.01)
+            meeting.wait(trainer, self.coordinator)
 
     class Joins(LightningChaos):
         def on_train_batch_start(self, *what: Any) -> None:
-            joined.set()
+            meeting.joined.set()
 
     def end(chaos: LightningChaos, module: Module, **more: Any) -> tuple[int, str]:
         trainer = fitted(module, [chaos], gradient_clip_val=0.1, **more)
@@ -43,7 +40,7 @@ def test_a_lightning_trainer_that_joins_late_counts_the_steps_of_the_run() -> No
         mine, theirs = both(
             lambda: end(Holds(socket=str(run.socket)), early),
             lambda: end(Joins(socket=str(run.socket)), late, data=12),
-            holds,
+            meeting.stopped,
         )
     assert mine == theirs and mine[0] == 20
     assert early.counted == list(range(20)) and late.counted == list(range(late.counted[0], 20))
@@ -175,18 +172,15 @@ def test_an_average_that_a_lightning_module_keeps_is_the_same_at_a_site_that_joi
             return torch.optim.AdamW(self.model.parameters(), lr=0.01)
 
     early, late = Averaged(), Averaged(seed=5)
-    holds, joined = threading.Event(), threading.Event()
+    meeting = Meeting(at=8)
 
     class Holds(LightningChaos):
         def on_train_batch_start(self, trainer: Any, *what: Any) -> None:
-            while trainer.global_step == 8 and not joined.is_set():
-                holds.set()
-                self.coordinator.check_state_replication()
-                time.sleep(0.01)
+            meeting.wait(trainer, self.coordinator)
 
     class Joins(LightningChaos):
         def on_train_batch_start(self, *what: Any) -> None:
-            joined.set()
+            meeting.joined.set()
 
     def end(kind: type[LightningChaos], module: Averaged, socket: Path) -> dict[str, torch.Tensor]:
         chaos = kind(socket=str(socket), on_update=lambda update: module.average.update_parameters(module.model))
@@ -195,6 +189,8 @@ def test_an_average_that_a_lightning_module_keeps_is_the_same_at_a_site_that_joi
         return module.average.state_dict()
 
     with LocalRun(sites=1) as run:
-        mine, theirs = both(lambda: end(Holds, early, run.socket), lambda: end(Joins, late, run.socket), holds)
+        mine, theirs = both(
+            lambda: end(Holds, early, run.socket), lambda: end(Joins, late, run.socket), meeting.stopped
+        )
     assert int(mine["n_averaged"]) == 20
     assert all(torch.equal(value, theirs[name]) for name, value in mine.items())

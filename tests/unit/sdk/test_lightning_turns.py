@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
-from tests.unit.sdk.small_trainers import both
+from tests.unit.sdk.small_trainers import Meeting, both
 
 from chaos import ChangedOutside, EveryStep, LocalSGD
 from chaos.integrations.lightning import ChaosLightningCallback
@@ -123,26 +121,23 @@ def test_a_gan_alone_is_that_of_lightning_bit_for_bit(toggles: bool) -> None:
 def test_a_site_that_joins_in_the_middle_of_a_batch_takes_the_turn_of_the_others(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    holds, joined = threading.Event(), threading.Event()
+    meeting = Meeting(at=7)
     late = Gan(seed=5)
 
     class Holds(Gan):
         def loss_of(self, number: int, real: torch.Tensor) -> torch.Tensor:
-            while self.trainer.global_step == 7 and not joined.is_set():
-                holds.set()
-                self.trainer.callbacks[0].coordinator.check_state_replication()
-                time.sleep(0.01)
+            meeting.wait(self.trainer, self.trainer.callbacks[0].coordinator)
             return super().loss_of(number, real)
 
     class Joins(ChaosLightningCallback):
         def on_train_batch_start(self, *what: Any) -> None:
-            joined.set()
+            meeting.joined.set()
 
     with LocalRun(sites=1) as run:
         mine, theirs = both(
             lambda: ended(ChaosLightningCallback(socket=str(run.socket)), Holds()),
             lambda: ended(Joins(socket=str(run.socket)), late, data=12),
-            holds,
+            meeting.stopped,
         )
     assert mine == theirs and mine[0] == 20
     assert late.counted[:4] == [7, 8, 9, 10], "its first step was for G, and the run waited for D"

@@ -17,10 +17,7 @@ def test_a_restarted_worker_takes_its_place_at_the_next_step_boundary() -> None:
     bench.train()
     bench.lose(3)
     assert [start.worker for start in bench.taken(ev.StartWorker)] == [4]
-    for worker in (0, 1, 2):
-        bench.stopped(worker, 0)
-    bench.plan((0, 1, 2))
-    bench.ready()
+    _three_go_on(bench)
     bench.say(4, hello(4))
     assert [each.idle for each in bench.taken(ev.PreparePlan)] == [{4}]
     _next_step(bench, 0)
@@ -60,10 +57,7 @@ def test_one_that_would_train_something_else_ends_a_group_that_forms_and_none_th
     bench.plan()
     bench.ready()
     bench.lose(3)
-    for worker in (0, 1, 2):
-        bench.stopped(worker, 0)
-    bench.plan((0, 1, 2))
-    bench.ready()
+    _three_go_on(bench)
     bench.taken(ev.StartWorker)
     bench.say(4, hello(4, **{**own, **changes}))
     assert words in bench.told(msg.Finish)[4].failed and bench.phase is GroupPhase.TRAINING
@@ -79,10 +73,7 @@ def test_who_comes_while_a_plan_is_worked_out_is_in_the_next_one() -> None:
     bench.train()
     bench.lose(3)
     bench.lose(4)
-    for worker in (0, 1, 2):
-        bench.stopped(worker, 0)
-    bench.plan((0, 1, 2))
-    bench.ready()
+    _three_go_on(bench)
     bench.say(5, hello(5))
     bench.say(6, hello(6))
     assert [each.idle for each in bench.taken(ev.PreparePlan)] == [{5}, {5, 6}]
@@ -99,10 +90,7 @@ def test_a_worker_that_the_planner_has_no_place_for_is_offered_once() -> None:
     bench = GroupBench(restarts=2)
     bench.train()
     bench.lose(3)
-    for worker in (0, 1, 2):
-        bench.stopped(worker, 0)
-    bench.plan((0, 1, 2))
-    bench.ready()
+    _three_go_on(bench)
     bench.say(4, hello(4))
     bench.feed(ev.PlanPrepared(idle=frozenset({4})))
     _next_step(bench, 0)
@@ -118,6 +106,14 @@ def test_a_worker_that_the_planner_has_no_place_for_is_offered_once() -> None:
     for worker in (0, 1, 4):
         bench.stopped(worker, 2)
     assert bench.taken(ev.AskPlanner)[-1].idle == {4}, "after a loss it is offered again"
+
+
+def _three_go_on(bench: GroupBench) -> None:
+    """By a plan without the others, which are lost."""
+    for worker in (0, 1, 2):
+        bench.stopped(worker, 0)
+    bench.plan((0, 1, 2))
+    bench.ready()
 
 
 def _next_step(bench: GroupBench, step: int) -> None:
