@@ -67,16 +67,15 @@ def _views(status: Status, seen: SeenSite) -> Iterator[Check]:
     if seen.reaches:
         yield Check(name="way back", level=Level.OK, found=f"it reaches this site at {_plain(seen.address)}")
         return
-    if not seen.address and seen.state not in OF_THE_RUN:
+    if seen.address or seen.state in OF_THE_RUN:
+        found = f"it cannot dial this site at {_plain(seen.address) or 'any address that it knows'}"
+        remedy = (
+            "needed only if it is to dial: behind NAT this end does. Otherwise set `advertise` to an address that "
+            "leads here, and open its port"
+        )
+    else:
         found = "it has no address of this site: it believes none but the one from which this site dials"
         remedy = "it will believe `advertise` once this site is in the run: ask again then"
-        yield Check(name="way back", level=Level.WARN, found=found, remedy=remedy)
-        return
-    found = f"it cannot dial this site at {_plain(seen.address) or 'any address that it knows'}"
-    remedy = (
-        "needed only if it is to dial: behind NAT this end does. Otherwise set `advertise` to an address that leads "
-        "here, and open its port"
-    )
     yield Check(name="way back", level=Level.WARN, found=found, remedy=remedy)
 
 
