@@ -221,8 +221,8 @@ class Cause(Enum):
     STATE_AWAITED = Meaning(
         "state-awaited", Place.WAITS, "{reason}",
         "the sites that are named: their daemons, scripts or checkpoints",
-        "bring them back. If that cannot be: `chaosd recover` shows what there is, and goes on from it at an "
-        "operator's word",
+        "bring them back, or the newest checkpoint of one (`chaosd checkpoint import FILE` at another site). If that "
+        "cannot be: `chaosd recover` shows what there is, and goes on from it at an operator's word",
     )  # fmt: skip
     ROUND_WAITS = Meaning(
         "round-waits", Place.WAITS, "{reason}",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tests.integration.gated_worker import NUMBERS, Training
 from tests.integration.reference import read_rounds
 from tests.integration.small_training import train
-from tests.rigs.site import Site, cluster_of, wait_for
+from tests.rigs.site import Site, cluster_of, environment, wait_for
 
 from chaos.frameworks.numpy import NumpyFramework
 from chaos.state import State
@@ -122,3 +125,40 @@ def test_an_interrupted_daemon_leaves_nothing_of_a_memory_checkpoint_or_checkpoi
         assert list((site.folder / "checkpoints").glob("*.safetensors"))
         assert "Traceback" not in site.daemon_log.read_text()
         wait_for(lambda: not cluster.leftovers(), "nothing left behind")
+
+
+@pytest.mark.parametrize("way", ["its script is started again", "its checkpoint is imported"])
+def test_what_a_leaver_alone_has_is_waited_for_and_can_be_had(tmp_path: Path, way: str) -> None:
+    """Hungary's worker dies, and Cleveland trains on alone to the end and leaves. The worker that comes back to Hungary
+    does not go on from the older checkpoint there."""
+    with cluster_of(tmp_path, {"cleveland": "Cleveland", "hungary": "Hungary"}, min_sites=2) as cluster:
+        cluster.wire(min_sites=2, extra='checkpoint = "fixed"\ncheckpoint_every_rounds = 5')
+        leaver, stays = cluster.sites
+        for number, site in enumerate(cluster.sites, start=1):
+            site.start()
+            train(site, number, rounds=LAST, pace_s=0.02)
+        wait_for(lambda: stays.round() > LAST // 4, "they train")
+        stays.kill("worker")
+        assert report(leaver)["rounds"] == LAST, leaver.tail()
+        wait_for(lambda: leaver.daemon.poll() is not None, "its daemon ends")  # type: ignore[union-attr]
+        assert stays.newest_checkpoint() < leaver.newest_checkpoint() == LAST
+        train(stays, 2, rounds=2 * LAST, pace_s=0.02)
+        wait_for(lambda: "it has left" in stays.client.status().paused, "it says for whom it waits")
+        told = stays.client.status().paused
+        assert "cleveland (it has left with what nobody else had" in told
+        assert f"the newest here: round {stays.newest_checkpoint()} at hungary" in told
+        leaver.report_path.unlink()
+        if "script" in way:
+            leaver.start()
+            train(leaver, 1, rounds=2 * LAST, pace_s=0.02)
+        else:
+            (newest,) = (leaver.folder / "checkpoints").glob(f"round-*{LAST}-*")
+            command = [sys.executable, "-m", "chaosd", "checkpoint", "import", str(newest), "--config"]
+            subprocess.run([*command, str(stays.config_path)], check=True, env=environment())
+            stays.kill("daemon")
+            stays.start()
+        last = report(stays)
+        assert last["rounds"] == 2 * LAST, "it goes on"
+        assert min(map(int, last["digests"])) > LAST, "and does no round twice"  # type: ignore[call-overload]
+        if "script" in way:
+            assert report(leaver)["digests"][str(2 * LAST)] == last["digests"][str(2 * LAST)]  # type: ignore[index]

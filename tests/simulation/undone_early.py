@@ -70,7 +70,7 @@ EARLY = (
         row=6,
         patches=(
             Patch(
-                f"{SCHEDULER}.proposals:removal_of",
+                f"{SCHEDULER}.removals:removal_of",
                 "resolve = asked.resolve or (not asked.graceful and (roster.resolving or not whole or counts))",
                 "resolve = asked.resolve",
             ),
@@ -170,7 +170,7 @@ EARLY = (
     Undone(
         row=16,
         patches=(
-            Patch(f"{SCHEDULER}.proposals:removal_of", "if gone is not None:", "if False:"),
+            Patch(f"{SCHEDULER}.removals:removal_of", "if gone is not None:", "if False:"),
             Patch(
                 f"{SCHEDULER}.running:RunningNegotiations._site_failed",
                 'left = record is None and gone is not None and gone.cause == "left"',

@@ -69,7 +69,7 @@ LATE = (
     ),
     Undone(
         row=36,
-        patches=(Patch(f"{SCHEDULER}.proposals:removal_of", "or not whole or counts)", "or not whole)"),),
+        patches=(Patch(f"{SCHEDULER}.removals:removal_of", "or not whole or counts)", "or not whole)"),),
         stories=("94",),
         test="test_proposals:test_a_learner_that_was_promoted_since_its_loss_was_seen_is_resolved_without",
     ),

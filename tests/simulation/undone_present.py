@@ -231,4 +231,26 @@ PRESENT = (
         ),
         test="test_pause:test_a_late_word_of_a_scheduler_to_which_no_way_leads_keeps_nobody_waiting_for_its_silence",
     ),
+    Undone(
+        row=155,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_awaited:AwaitedSites._departed",
+                'gone.cause == "banned"',
+                'gone.cause != "failed"',
+            ),
+        ),
+        test="test_leaver_with_the_state:test_those_that_stay_wait_for_what_a_leaver_alone_has",
+    ),
+    Undone(
+        row=155,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.removals:_taken_along",
+                "situation.active - {site} or keeps is None",
+                "True or keeps is None",
+            ),
+        ),
+        test="test_leaver_with_the_state:test_those_that_stay_wait_for_what_a_leaver_alone_has",
+    ),
 )

@@ -212,7 +212,7 @@ class Liar:
         return messages.CaughtUp(round=self._round(), transfer=self._name(), waits=self._yes())
 
     def _leave(self) -> messages.Message:
-        return messages.LeaveRequest(incarnation=self._near(1), reason="")
+        return messages.LeaveRequest(incarnation=self._near(1), reason="", keeps=self._checkpoint())
 
     def _leave_answer(self) -> messages.Message:
         incarnation = self._rng.choice([node.disk.incarnation for node in self._world.nodes.values()])

@@ -102,8 +102,9 @@ class RestoreOracle:
         return 0
 
     def _members(self, roster: Roster) -> Iterator[Node]:
-        """Those of the roster that want to stay, and those that failed and did not come back."""
-        away = {gone.site for gone in roster.departed if gone.cause == "failed"}
+        """Those of the roster that want to stay, and those that failed, or left with what nobody else had, and did not
+        come back."""
+        away = {gone.site for gone in roster.departed if gone.cause == "failed" or gone.lineage}
         for node in self._nodes.values():
             leaves = node.machine is not None and node.machine.leaving
             if not leaves and (roster.record(node.site) is not None or node.site in away):  # type: ignore[arg-type]

@@ -81,7 +81,8 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     name: Label = ""
     """Its label (since version 4)."""
     lineage: Count = 0
-    """The `restore_epoch` of the run when it failed (since version 4); 0: not told."""
+    """The `restore_epoch` of the run when it failed (since version 4), or left while nobody else had the state; 0: not
+    told, or it took along nothing that is waited for."""
     newest_round: Count = 0
     """No state that it took along is of a later round of that lineage (since version 4)."""
 

@@ -102,7 +102,9 @@ class Leaving:
         """What it asks for; None: it has its answer."""
         if self.answer is not None and self.answer.finished:
             return None
-        return LeaveRequest(incarnation=self._outbox.facts.incarnation, reason=self._reason)
+        model = self._replica.roster.model
+        keeps = None if model is None else self._last.kept(model.spec_digest)
+        return LeaveRequest(incarnation=self._outbox.facts.incarnation, reason=self._reason, keeps=keeps)
 
     def answered(self, answer: LeaveAnswer) -> None:
         """The scheduler's word."""

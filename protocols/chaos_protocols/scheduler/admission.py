@@ -217,6 +217,7 @@ class Admission:
             resolve=False,
             cause=request.reason or "asked to leave",
             now_s=now_s,
+            keeps=request.keeps,
         )
         self._negotiations.start(leave, leave.begin())
         return None

@@ -7,7 +7,7 @@ Pure functions from a `Situation` to a `Proposal`; `CannotPropose` says why not,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -17,12 +17,11 @@ from chaos_protocols.agreement.commands import (
     Command,
     PromoteSite,
     RemoveLink,
-    RemoveSite,
     Replicate,
     SetVoters,
 )
 from chaos_protocols.agreement.raft.messages import Configuration
-from chaos_protocols.agreement.roster import Departure, LinkRecord, Roster, SiteRecord
+from chaos_protocols.agreement.roster import LinkRecord, Roster, SiteRecord
 from chaos_protocols.agreement.views import LinkKey, Planner, SourceFacts, changed_views, connects
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.scheduler.join_figures import UNKNOWN, Judgement, RunFigures, judge
@@ -87,21 +86,6 @@ class Proposal:
     first_round: int | None = None
     """A planned change begins with this round, and the scheduler's own site gives nothing to it until the entry's fate
     is known (spec 6.7). None: it begins with no round, or resolves the one under way."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
-    """A site that is to be removed."""
-
-    site: SiteId
-    incarnation: int
-    graceful: bool
-    """It asked to leave, and takes part until its last round."""
-    left: bool
-    """It is recorded as left, not as failed."""
-    resolve: bool
-    """The running round must be resolved without it."""
-    reason: str
 
 
 def record_of(site: SiteId, request: JoinRequest, state: str) -> SiteRecord:
@@ -243,77 +227,6 @@ def promote_site(situation: Situation, joiner: SiteId, *, waits: bool) -> Propos
         add_member=joiner,
     )
     return Proposal(command=PromoteSite(site=joiner, views=views, waits=waits), first_round=situation.first_round)
-
-
-def removal_of(situation: Situation, asked: Removal) -> Removal:
-    """The removal as the roster of now wants it: under which name the site goes, and whether the running round must be
-    resolved without it. Never takes back that it must: who proposes it again has failed to once."""
-    roster, site = situation.roster, asked.site
-    record = roster.record(site)
-    left, incarnation = asked.left, asked.incarnation
-    if record is not None and record.incarnation != incarnation:
-        raise CannotPropose("it has joined again since", final=True)
-    if record is None:
-        if not any(site in view.members for view in roster.views):
-            raise CannotPropose("it is out of the roster already", final=True)
-        gone = roster.gone(site)
-        if gone is not None:  # its name stays: who left is not called failed because its last round was resolved
-            left, incarnation = gone.cause == "left", gone.incarnation
-    whole = stays_whole_without(roster, site)
-    counts = any(site in view.members for view in roster.views_in_force(situation.done))
-    # More than this site is cut off, or it was promoted since its loss was seen: no round may wait for it.
-    resolve = asked.resolve or (not asked.graceful and (roster.resolving or not whole or counts))
-    if not resolve and not whole:
-        raise CannotPropose("its leaving would split the overlay", final=False, split=True)
-    return replace(asked, left=left, incarnation=incarnation, resolve=resolve)
-
-
-def stays_whole_without(roster: Roster, site: SiteId) -> bool:
-    """Whether the overlay still connects everybody else."""
-    left = [link for link in roster.links if site not in link.key]
-    members = [other for other in roster.member_ids() if other != site]
-    learners = [other for other in roster.learner_ids() if other != site]
-    return connects(members, learners, left)
-
-
-def remove_site(situation: Situation, removal: Removal) -> Proposal:
-    """`removal`: as `removal_of` made it from the same situation."""
-    roster, site = situation.roster, removal.site
-    if removal.resolve:
-        views = roster.views
-    else:
-        left = [link for link in roster.links if site not in link.key]
-        views = changed_views(
-            roster,
-            situation.planner,
-            first_round=situation.first_round,
-            done=situation.done,
-            links=left,
-            remove=site,
-        )
-    departure = Departure(
-        site=site,
-        incarnation=removal.incarnation,
-        last_round=situation.first_round - 1 if removal.graceful else situation.done,
-        cause="left" if removal.left else "banned" if site in situation.banned else "failed",
-        reason=removal.reason[:REASON_CHARACTERS_MAX],
-    )
-    if roster.version() >= STATES_VERSION and not removal.left:
-        record = roster.record(site)
-        departure = msgspec.structs.replace(
-            departure,
-            name=record.name if record is not None else "",
-            lineage=roster.restore_epoch,
-            newest_round=situation.newest_round,
-        )
-    configuration = without_site(situation.configuration, site)
-    if removal.graceful:  # goes on hearing what is agreed until it is released
-        configuration = with_learner(configuration, site)
-    return Proposal(
-        command=RemoveSite(departure=departure, resolve=removal.resolve, views=views),
-        configuration=configuration,
-        first_round=None if removal.resolve else situation.first_round,
-    )
 
 
 def release_site(situation: Situation, site: SiteId) -> Proposal:

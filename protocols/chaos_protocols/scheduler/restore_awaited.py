@@ -95,22 +95,30 @@ class AwaitedSites:
         return Awaited(site=record.site, name=record.name, why=why)
 
     def _departed(self, best: Age | None) -> Iterator[Departure]:
-        """Sites that failed with a state that may be newer. Who left took nothing along that anybody waits for; who was
-        let in again speaks for itself."""
+        """Sites that failed, or left as the only ones with the state, and may have a newer one. Any other one that left
+        took nothing along that anybody waits for; who was let in again speaks for itself."""
         roster = self._facts.roster
         if not self._reports.reached_round():
             return
         for gone in roster.departed:
-            if gone.cause != "failed" or not gone.lineage or roster.record(gone.site) is not None:
+            if gone.cause == "banned" or not gone.lineage or roster.record(gone.site) is not None:
                 continue
-            if best is None or self._removals.newest(gone) > best:
+            if best is None or self._newest(gone) > best:
                 yield gone
+
+    def _newest(self, gone: Departure) -> Age:
+        """No state that it took along is newer. Of a leaver's last rounds those count that were done."""
+        if gone.cause != "left":
+            return self._removals.newest(gone)
+        return (gone.lineage, min(gone.newest_round, self._reports.reached_round()))
 
     def _outside(self, gone: Departure, best: Age | None) -> Awaited | None:
         """What it said since counts, though no member has a link to it yet: who lost what it had brings nothing."""
         name, offered = gone.name or short(gone.site), self._offers.newest_of(gone.site)
         if offered is None:
-            return Awaited(site=gone.site, name=name, why="it is away, or its worker is")
+            left = "it has left with what nobody else had: start its script again, or import its checkpoint"
+            why = left if gone.cause == "left" else "it is away, or its worker is"
+            return Awaited(site=gone.site, name=name, why=why)
         if offered[1] and (best is None or offered > best):
             return Awaited(
                 site=gone.site, name=name, why="no site of the run has a link with it; `chaosd peer add` makes one"

@@ -88,6 +88,13 @@ class LastCheckpoint:
             self._rounds.own.stop(False)
             self._outbox.emit(self._rounds.advance())
 
+    def kept(self, spec_digest: str) -> CheckpointFacts | None:
+        """The newest state of these arrays that will be on the disk when this site goes; None: none."""
+        best, have = self._files.best(spec_digest), self._state_of_worker()
+        if have is None or have.spec_digest != spec_digest:
+            return best
+        return have if best is None else max(have, best)
+
     def is_over(self) -> bool:
         """Nothing of it is left to do, and the site may go. Begins it, and goes on with it; meanwhile this site gives
         nothing to a round: one that is alone would do some while its file is written."""
@@ -139,15 +146,19 @@ class LastCheckpoint:
     def _unwritten(self) -> CheckpointFacts | None:
         """What is known of the worker's state, where that is newer than what the disk has; None: it is not, there is
         none, or no file is wanted."""
+        have = self._state_of_worker()
+        if have is None or is_unsure(self._rounds, self._session):
+            return None  # it hangs with a result, or with the order to load: it has either state
+        best = self._files.best(have.spec_digest)
+        return have if best is None or have > best else None
+
+    def _state_of_worker(self) -> CheckpointFacts | None:
+        """As far as it is known; None: there is none that would be written."""
         session, files = self._session, self._files
         if self.void or not files.enabled or not session.present or session.in_part or not session.round:
             return None
-        if is_unsure(self._rounds, self._session):
-            return None  # it hangs with a result, or with the order to load: it has either state
         lineage = files.lineage(self._reached.held(session.round))
-        have = CheckpointFacts(lineage=lineage, round=session.round, spec_digest=session.spec_digest)
-        best = files.best(session.spec_digest)
-        return have if best is None or have > best else None
+        return CheckpointFacts(lineage=lineage, round=session.round, spec_digest=session.spec_digest)
 
     def _answered(self) -> LastCheckpointStep:
         """A worker that says nothing is not waited for any longer than a site that says nothing."""

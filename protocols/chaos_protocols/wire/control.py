@@ -167,6 +167,9 @@ class CaughtUp(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class LeaveRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     incarnation: Count
     reason: Reason
+    keeps: CheckpointFacts | None = None
+    """The newest state that will be on its disk when it goes; None: none. Not said by releases that wait for nobody who
+    left."""
 
 
 class LeaveAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):

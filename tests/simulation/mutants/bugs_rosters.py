@@ -28,7 +28,7 @@ ROSTERS = (
             ),
             # The second fence: there is no plan over links of a site that is gone.
             Patch(
-                "chaos_protocols.scheduler.proposals:remove_site",
+                "chaos_protocols.scheduler.removals:remove_site",
                 "left = [link for link in roster.links if site not in link.key]",
                 "left = list(roster.links)",
             ),
@@ -50,7 +50,7 @@ ROSTERS = (
         name="a leaver is recorded as failed",
         patches=(
             Patch(
-                "chaos_protocols.scheduler.proposals:remove_site",
+                "chaos_protocols.scheduler.removals:remove_site",
                 '"left" if removal.left else ',
                 "",
             ),

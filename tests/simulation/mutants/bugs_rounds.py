@@ -96,8 +96,8 @@ ROUNDS = (
     Bug(
         name="the resolve rule is skipped after a failure",
         patches=(
-            Patch("chaos_protocols.scheduler.proposals:remove_site", "resolve=removal.resolve,", "resolve=False,"),
-            Patch("chaos_protocols.scheduler.proposals:remove_site", "if removal.resolve:", "if False:"),
+            Patch("chaos_protocols.scheduler.removals:remove_site", "resolve=removal.resolve,", "resolve=False,"),
+            Patch("chaos_protocols.scheduler.removals:remove_site", "if removal.resolve:", "if False:"),
         ),
         breaks=(2, 5, 8),
     ),

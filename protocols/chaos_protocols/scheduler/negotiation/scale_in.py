@@ -30,8 +30,10 @@ from chaos_protocols.scheduler.negotiation.base import (
     SubjectGone,
     Tell,
 )
-from chaos_protocols.scheduler.proposals import Proposal, Removal, Situation
+from chaos_protocols.scheduler.proposals import Proposal, Situation
+from chaos_protocols.scheduler.removals import Removal, removal_of, remove_site
 from chaos_protocols.wire.control import LeaveAnswer
+from chaos_protocols.wire.plans import CheckpointFacts
 
 
 class ScaleInState(Enum):
@@ -85,6 +87,7 @@ class ScaleIn(Negotiation):
         cause: str,
         now_s: float,
         left: bool | None = None,
+        keeps: CheckpointFacts | None = None,
         last_round: int = 0,
         state: ScaleInState = ScaleInState.REMOVING,
     ) -> None:
@@ -98,6 +101,8 @@ class ScaleIn(Negotiation):
         """A round depended on it when it failed, and is resolved before this ends. Never taken back."""
         self.left = graceful if left is None else left
         """It is recorded as left, not as failed."""
+        self.keeps = keeps
+        """The newest state on its disk when it goes, as it says."""
         self.last_round = last_round
         """The last one of a leaver; known when its removal is committed."""
         self._bridged: dict[SiteId, float] = {}
@@ -179,12 +184,13 @@ class ScaleIn(Negotiation):
             incarnation=self.incarnation,
             graceful=self.graceful,
             left=self.left,
+            keeps=self.keeps,
             resolve=self.resolve,
             reason=self.cause,
         )
-        removal = proposals.removal_of(situation, asked)
+        removal = removal_of(situation, asked)
         self.incarnation, self.left, self.resolve = removal.incarnation, removal.left, removal.resolve
-        return proposals.remove_site(situation, removal)
+        return remove_site(situation, removal)
 
     def _release(self, situation: Situation) -> Proposal:
         return proposals.release_site(situation, self.site)

@@ -213,10 +213,12 @@ def comes_back(bench: Bench) -> None:
         (failed(newest_round=LATEST - 3), False),
         (failed(lineage=2), False),
         (failed(lineage=0), False),
-        (failed(cause="left"), False),
+        (failed(cause="left"), True),
+        (failed(cause="left", lineage=0), False),
+        (failed(cause="banned"), False),
     ],
 )
-def test_a_site_that_failed_is_waited_for_if_it_may_have_taken_a_newer_state_along(
+def test_a_site_that_went_is_waited_for_if_it_may_have_taken_a_newer_state_along(
     gone: Departure, awaited: bool
 ) -> None:
     bench = standing(B, departed=(gone,), restore_epoch=3)

@@ -16,7 +16,7 @@ from tests.unit.protocols.follower import (
     to_worker,
     views,
 )
-from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, leader_of, roster_of
+from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, leader_of, roster_of, sent
 from tests.unit.protocols.state.test_local_checkpoint import keeper
 
 from chaos_protocols import events
@@ -33,7 +33,7 @@ from chaos_protocols.effects import (
     WriteCheckpoint,
 )
 from chaos_protocols.state.last_checkpoint import TOLD_EVERY_S, LastCheckpointStep
-from chaos_protocols.wire.control import LeaveAnswer
+from chaos_protocols.wire.control import LeaveAnswer, LeaveRequest
 from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.user_words import RunPaused
 from chaos_protocols.wire.worker import Dismissed, LoadState, TakeSnapshot
@@ -52,6 +52,24 @@ def released(**settings: Any) -> tuple[Follower, list[Any]]:
 
 def ended(bench: Bench) -> bool:
     return bench.machine.membership.ended
+
+
+@pytest.mark.parametrize(
+    ("kept", "on_disk", "says"),
+    [("fixed", (), 1), ("fixed", (3, 2), 3), ("off", (), None), ("off", (2,), 2)],
+    ids=["its worker's", "a newer one that lies there", "none", "what lay there before"],
+)
+def test_a_leaver_says_which_state_will_be_the_newest_on_its_disk(
+    kept: str, on_disk: tuple[int, ...], says: int | None
+) -> None:
+    bench = keeper(checkpoint=kept, checkpoint_every_rounds=1000)
+    lineage = bench.machine.roster.restore_epoch
+    lying = tuple(CheckpointFacts(lineage=lineage, round=one, spec_digest=MODEL.spec_digest) for one in on_disk)
+    bench.machine.participation.state.files.found(lying)
+    out = bench.handle(events.LeaveRequested(request="r", reason="done", contributes=False, by_worker=True))
+    (request,) = [told for _, told in sent(out, LeaveRequest)]
+    told = request.keeps
+    assert (told.lineage, told.round) == (lineage, says) if told is not None else says is None
 
 
 def test_a_leaver_goes_when_its_last_state_is_on_its_disk() -> None:

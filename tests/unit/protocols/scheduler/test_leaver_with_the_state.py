@@ -1,0 +1,119 @@
+"""A leaver that alone has the state takes it along; those that stay wait for it, and take nothing older in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.protocols.one_site import SETTINGS, A, B, Bench, C, leader_of, roster_of
+from tests.unit.protocols.scheduler.scheduler_kit import alive, holds, lose, report
+from tests.unit.protocols.scheduler.test_operator import spoken
+from tests.unit.protocols.scheduler.test_restore_point import asks, disk
+
+from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.wire.control import LeaveRequest, RoundStatusReply
+from chaos_protocols.wire.plans import CheckpointFacts
+
+LINEAGE, REACHED = 3, 7
+
+
+def run_of(*active: str, **changes: Any) -> Bench:
+    """A leads; of B and C those train that are named."""
+    roster = roster_of(A, B, C, restore_epoch=LINEAGE, resolved_round=REACHED, first_round=REACHED + 1, **changes)
+    bench = leader_of(roster=msgspec.structs.replace(roster, **spoken(roster)))
+    holds(bench, REACHED, "digest")
+    for site in (B, C):
+        said = report(bench, active=site in active)
+        bench.hear(site, msgspec.structs.replace(said, done_round=REACHED, known_round=REACHED))
+    return bench
+
+
+def departure(bench: Bench) -> Departure:
+    gone = bench.machine.roster.departure(B, 1)
+    assert gone is not None and gone.cause == "left"
+    return gone
+
+
+OWN = disk(REACHED, lineage=LINEAGE)
+
+
+@pytest.mark.parametrize(
+    ("active", "keeps", "newest"),
+    [
+        ((B,), OWN, REACHED + 1),
+        ((), OWN, REACHED),
+        ((), disk(REACHED + 5, lineage=LINEAGE), REACHED),
+        ((), disk(3, lineage=LINEAGE), 3),
+        ((), disk(REACHED, lineage=LINEAGE + 1), REACHED),
+        ((), disk(REACHED, lineage=LINEAGE - 1), None),
+        ((B,), None, None),
+        ((B, C), OWN, None),
+        ((C,), OWN, None),
+    ],
+    ids=[
+        "it trains, up to its last round",
+        "it trains no more",
+        "it says more than is known to be done",
+        "its worker has not the state, its disk an older one",
+        "journals were lost, and its disk knows a later history",
+        "what it has was given up",
+        "it keeps nothing",
+        "another one trains",
+        "only another one trains",
+    ],
+)
+def test_a_leaver_takes_along_what_is_waited_for_where_nobody_else_has_the_state_and_it_keeps_it(
+    active: tuple[str, ...], keeps: CheckpointFacts | None, newest: int | None
+) -> None:
+    bench = run_of(*active)
+    bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=keeps))
+    gone = departure(bench)
+    taken = (0, 0, "") if newest is None else (LINEAGE, newest, "site b")
+    assert (gone.lineage, gone.newest_round, gone.name) == taken
+
+
+def test_a_leaver_whose_last_round_is_resolved_without_it_has_taken_along_what_it_had() -> None:
+    bench = run_of(B)
+    bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
+    before = departure(bench)
+    lose(bench, B)
+    alive(bench, C, seconds=2 * SETTINGS.failure_timeout_s)
+    gone = departure(bench)
+    assert bench.machine.roster.resolving
+    assert (gone.lineage, gone.newest_round, gone.name) == (LINEAGE, before.newest_round, before.name)
+
+
+def test_those_that_stay_wait_for_what_a_leaver_alone_has() -> None:
+    """The worker of C comes back when B is gone, and its disk has an older state."""
+    bench = run_of(B)
+    bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
+    lose(bench, B)
+    alive(bench, C, seconds=2 * SETTINGS.failure_timeout_s)
+    how_far = RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=REACHED, digest="digest")
+    bench.hear(C, how_far)
+    assert not bench.machine.roster.resolving
+    asks(bench, A)
+    asks(bench, C, checkpoint=disk(REACHED - 4, lineage=LINEAGE))
+    alive(bench, C, seconds=SETTINGS.restore_wait_s)
+    restore_point = bench.machine.scheduler.term.restore_point
+    assert "waiting for site b (it has left with what nobody else had" in restore_point.waiting
+
+
+@pytest.mark.parametrize(
+    ("newest", "known", "awaited"), [(9, 9, True), (9, 8, False), (8, 9, False)], ids=["done", "not done", "without it"]
+)
+def test_of_a_leavers_last_rounds_those_count_that_were_done(newest: int, known: int, awaited: bool) -> None:
+    gone = Departure(
+        site=C, incarnation=1, last_round=9, cause="left", reason="", lineage=LINEAGE, newest_round=newest, name="c"
+    )
+    roster = roster_of(A, B, restore_epoch=LINEAGE, departed=(gone,), resolved_round=REACHED, first_round=REACHED + 1)
+    bench = leader_of(roster=roster)
+    said = report(bench, active=False)
+    bench.hear(B, msgspec.structs.replace(said, done_round=known, known_round=known, reached_round=known))
+    alive(bench, B, seconds=2 * SETTINGS.failure_timeout_s)
+    asks(bench, B, checkpoint=disk(8, lineage=LINEAGE))
+    asks(bench, A)
+    alive(bench, B, seconds=SETTINGS.restore_wait_s)
+    waiting = bench.machine.scheduler.term.restore_point.waiting
+    assert ("c (it has left with what nobody else had" in waiting) is awaited, waiting
