@@ -142,6 +142,7 @@ def test_what_a_leaver_alone_has_is_waited_for_and_can_be_had(tmp_path: Path, wa
         assert report(leaver)["rounds"] == LAST, leaver.tail()
         wait_for(lambda: leaver.daemon.poll() is not None, "its daemon ends")  # type: ignore[union-attr]
         assert stays.newest_checkpoint() < leaver.newest_checkpoint() == LAST
+        assert f"warning: no other site has the state of round {LAST}: hungary" in leaver.worker_log.read_text()
         train(stays, 2, rounds=2 * LAST, pace_s=0.02)
         wait_for(lambda: "it has left" in stays.client.status().paused, "it says for whom it waits")
         told = stays.client.status().paused

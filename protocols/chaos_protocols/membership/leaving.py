@@ -21,7 +21,11 @@ from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.last_checkpoint import LastCheckpoint
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.control import Goodbye, LeaveAnswer, LeaveRequest
+from chaos_protocols.wire.user_words import RunWarned
 from chaos_protocols.wire.worker import Dismissed, LeaveOrdered
+
+NAMED_MAX = 8
+"""In a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +174,8 @@ class Leaving:
             return
         self._membership.step(MembershipEvent.ENDED)
         outbox, network = self._outbox, self._network
+        if graceful:
+            self._tell_what_it_takes_along()
         if self._session.present:
             last_round = self._rounds.completed_round
             self._session.tell(Dismissed(last_round=last_round, graceful=graceful, reason=reason))
@@ -179,6 +185,22 @@ class Leaving:
         outbox.emit([AnswerRequest(request=request, done=True, reason=reason) for request in self._requests])
         for_script = graceful and self._for_script
         outbox.emit([StopDaemon(graceful=graceful, reason=reason, for_script=for_script, cause=cause)])
+
+    def _tell_what_it_takes_along(self) -> None:
+        """Others stay who have not the state: they stand, and this site's user is the one who can help them."""
+        outbox, roster = self._outbox, self._replica.roster
+        gone = roster.departure(self._replica.site, outbox.facts.incarnation)
+        if gone is None or not gone.lineage or not roster.member_ids():
+            return
+        others = ", ".join(roster.called(site) for site in roster.member_ids()[:NAMED_MAX])
+        words = (
+            f"no other site has the state of round {self._rounds.completed_round}: {others} will wait for it, until "
+            "this site's script is started again, with more steps, or its newest checkpoint is imported there "
+            "(`chaosd checkpoint import FILE`)"
+        )
+        outbox.record("scale-in", outbox.facts.name, self._reason, "", None, words)
+        if self._session.present:
+            self._session.tell(RunWarned(reason=words))
 
     # -- giving up
 

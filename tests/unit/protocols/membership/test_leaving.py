@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.unit.protocols.follower import (
     finish_round,
     keep_last_checkpoint,
@@ -19,12 +20,15 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
     lose,
     plan,
 )
+from tests.unit.protocols.state.test_local_checkpoint import keeper
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import PromoteSite
+from chaos_protocols.agreement.commands import PromoteSite, RemoveSite
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.causes import Cause
 from chaos_protocols.effects import AnswerRequest, CloseLink, Contribute, StopDaemon
 from chaos_protocols.wire.control import Goodbye, JoinRequest, LeaveAnswer, LeaveRequest
+from chaos_protocols.wire.user_words import RunWarned
 from chaos_protocols.wire.worker import Dismissed, LoadState, TrainFrom
 
 
@@ -185,3 +189,19 @@ def test_a_leaver_that_hears_it_is_not_known_any_more_is_not_evicted() -> None:
     beat = heartbeat(epoch=99, scheduler=A, knows_you=False)
     bench.hear(B, beat)
     assert bench.machine.membership.evicted_epoch is None
+
+
+@pytest.mark.parametrize("lineage", [3, 0])
+def test_a_leaver_that_alone_has_the_state_tells_its_user_who_will_wait_for_it(lineage: int) -> None:
+    bench = keeper()
+    bench.handle(events.LeaveRequested(request="r", reason="the script ended", contributes=False, by_worker=True))
+    gone = Departure(
+        site=D, incarnation=1, last_round=1, cause="left", reason="the script ended", lineage=lineage, newest_round=1
+    )
+    bench.agreed(RemoveSite(departure=gone, resolve=False, views=views(bench, 2)))
+    bench.taken()
+    out = bench.hear(A, LeaveAnswer(incarnation=1, last_round=1, finished=True))
+    assert to_worker(out, Dismissed), "it goes"
+    told = [warning.reason for warning in to_worker(out, RunWarned)]
+    assert [one for one in told if "no other site has the state of round 1" in one and "site a, site b" in one] == told
+    assert len(told) == (1 if lineage else 0)
