@@ -289,8 +289,8 @@ LATE = (
             ),
             Patch(
                 "chaos_protocols.membership.scheduler_client:SchedulerClient.is_lost",
-                "since_s is None and self.is_apart",
-                "False",
+                "(since_s, self._apart_s)",
+                "(since_s,)",
             ),
         ),
         test="test_pause:test_a_member_without_a_vote_says_soon_that_no_way_leads_to_its_scheduler",

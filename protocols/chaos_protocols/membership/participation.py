@@ -365,6 +365,7 @@ class Participation:
 
     def beat(self, role: SchedulerRole) -> None:
         """Everything that is still wanted is asked again; the user's worker hears why nothing moves."""
+        self.client.look()
         self.session_end.look()
         self.absence.look()
         self.waits.look()

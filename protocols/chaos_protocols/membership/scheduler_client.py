@@ -53,6 +53,8 @@ class SchedulerClient:
         self._last_words: dict[SiteId, SiteId] = {}
         """Whom each neighbour of the run named last, whatever roster it has."""
         self._asked_s = float("-inf")
+        self._apart_s: float | None = None
+        """Since when no way has led to the scheduler; None: one does, or none is known."""
 
     @property
     def takes(self) -> dict[type[Event], Callable[[Any], None]]:
@@ -72,9 +74,9 @@ class SchedulerClient:
     @property
     def is_lost(self) -> bool:
         """None is known for a while, it is known to be gone, or silent: a site takes its leader for one until the
-        time has passed that it has drawn, two election timeouts at most, unless no way leads to it: then a word that
-        comes late, over a third site, is none of now. Or this one leads, and hears no majority: one of two voters stays
-        the leader all the same (spec 5.10)."""
+        time has passed that it has drawn, two election timeouts at most. Or no way has led to it for a while: its words
+        may come late then, or over sites outside the run, and nothing can be agreed. Or this one leads, and hears no
+        majority: one of two voters stays the leader all the same (spec 5.10)."""
         outbox, replica = self._outbox, self._replica
         if replica.leads:
             since_s: float | None = replica.raft.majority_heard_s(outbox.now_s) + outbox.settings.election_timeout_s
@@ -82,11 +84,17 @@ class SchedulerClient:
             since_s = replica.raft.leader_lost_s
         if since_s is None and replica.raft.leader is None:
             since_s = replica.leader_seen_s
-        elif since_s is None and self.is_apart:
-            since_s = outbox.now_s - replica.raft.leader_silence_s(outbox.now_s)
         elif since_s is None:
             since_s = replica.raft.leader_due_s
-        return since_s is not None and outbox.now_s - since_s > outbox.settings.failure_timeout_s
+        since = [one for one in (since_s, self._apart_s) if one is not None]
+        return bool(since) and outbox.now_s - min(since) > outbox.settings.failure_timeout_s
+
+    def look(self) -> None:
+        """At every beat: since when it is apart."""
+        if not self.is_apart:
+            self._apart_s = None
+        elif self._apart_s is None:
+            self._apart_s = self._outbox.now_s
 
     @property
     def is_apart(self) -> bool:

@@ -299,3 +299,18 @@ def test_a_late_word_of_a_scheduler_to_which_no_way_leads_keeps_nobody_waiting_f
         bench.handle(moving(B))
         bench.wait(0.1)
     assert bench.machine.participation.client.is_apart and why(bench).cause is Cause.NO_QUORUM
+
+
+def test_a_scheduler_whose_words_come_over_an_outsider_alone_is_out_of_reach() -> None:
+    """Row 156: it lives, and its words arrive all the while, but nothing can be agreed, and no round be done."""
+    bench = Follower(D, roster_of(A, D, links=(link(A, D),)))
+    bench.up(B)
+    bench.handle(events.LinkLost(site=A, incarnation=1, reason="end of file"))
+    bench.handle(events.DialFailed(site=A, reason="refused"))
+    for _ in range(15):
+        bench.says_once_more(by=B)
+        bench.handle(moving(B))
+        bench.wait(0.1)
+    assert bench.machine.raft.leader == A and bench.machine.raft.leader_silence_s(bench.machine.now_s) < 0.5
+    told = why(bench)
+    assert told.cause is Cause.NO_QUORUM and f"cannot reach {A[:8]}" in told.text
