@@ -49,7 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in options.names if name not in known]
     if unknown:
         return _complain(f"there is no benchmark {unknown[0]!r}", known)
-    failed = [name for name in options.names or known if not _run(name, options.short, options.seed, options.out)]
+    if options.resume is not None and (len(options.names) != 1 or not _can_resume(options.names[0])):
+        can = ", ".join(name for name in known if _can_resume(name))
+        return _complain(f"--resume keeps the trainings of one benchmark that is made for it: {can}", known)
+    failed = [name for name in options.names or known if not _run(name, options)]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -62,16 +65,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="name the benchmarks and end")
     parser.add_argument("--short", action="store_true", help="fewer repeats and smaller sizes, for a quick look")
     parser.add_argument("--seed", type=int, default=0, help="seed of everything drawn at random (default 0)")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="keep each finished training there, and do not repeat those that it has: a long benchmark in parts",
+    )
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder for the results (default %(default)s)")
     return parser
 
 
-def _run(name: str, short: bool, seed: int, out: Path) -> bool:
-    began = time.perf_counter()
+def _run(name: str, options: argparse.Namespace) -> bool:
+    began, short, seed, out = time.perf_counter(), options.short, options.seed, options.out
+    kept = {} if options.resume is None else {"resume": options.resume}
     try:
         run = cast(Callable[..., Figures], importlib.import_module(f"benchmarks.{name}").run)
         with PROGRESS.of(name):
-            figures = run(short=short, seed=seed)
+            figures = run(short=short, seed=seed, **kept)
         result = {"benchmark": name, "figures": figures, "machine": machine(), "seed": seed, "short": short}
         line = json.dumps(result, allow_nan=False)
         out.mkdir(parents=True, exist_ok=True)
@@ -110,6 +120,10 @@ def _text(value: float | int | bool | str) -> str:
 def _source(name: str) -> str:
     path = Path(__file__).parent / f"{name}.py"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _can_resume(name: str) -> bool:
+    return "resume: Path | None" in _source(name)
 
 
 def _summary(name: str) -> str:

@@ -10,6 +10,8 @@ and with its momentum from the first round on (`at_once`). The rate is the same 
 Bars: bf16 and int8 with feedback within noise of fp32, which is here: the mean over the seeds of the loss over fp32's
 of the same seed differs from 1 by at most twice its standard error, or by less than fp32's losses spread over the
 seeds (standard deviation over mean). DiLoCo with H = 50: at least 40 times fewer bytes, loss within 2 %.
+
+The long form takes hours: with `--resume FILE` it may be stopped, and goes on behind its last finished training.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import copy
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 from benchmarks import convergence
 from benchmarks.encodings import EncodedSites
+from benchmarks.kept_trainings import KeptTrainings
 from benchmarks.measure import PROGRESS, Figures, spread
 from chaos.sync import DiLoCo, EveryStep, SyncMode
 from chaos_protocols.wire.encodings import FP32
@@ -48,33 +52,31 @@ TRAINED_SEEDS = 1000
 """Added to a seed after the training before: its batches are others."""
 
 
-def run(*, short: bool, seed: int) -> Figures:
-    """short: 50 steps, two seeds: too little for the bars, enough to see that it runs."""
+def run(*, short: bool, seed: int, resume: Path | None = None) -> Figures:
+    """short: 50 steps, two seeds: too little for the bars, enough to see that it runs. resume: a file that keeps each
+    finished training; those that it has already are not done again."""
     import torch
 
     torch.set_num_threads(1)
-    text = convergence._example()
     steps = STEPS_SHORT if short else STEPS
+    kept = KeptTrainings(resume, {"benchmark": "convergence_bars", "sites": SITES, "steps": steps, **SIZE})
     figures: Figures = {"sites": SITES, "steps": steps}
     losses: dict[str, dict[str, list[float]]] = {begin: {} for begin in BEGINNINGS}
     carried: dict[str, int] = {}
     for number in range(seed, seed + (SEEDS_SHORT if short else SEEDS)):
-        trained: Any = None
+        of_seed = _Seed(convergence._example(), number, steps)
         for begin in losses:
-            source, drawn = text, number
-            if begin == "trained":
-                source, drawn = _begun_with(text, trained), TRAINED_SEEDS + number
-            for name, (mode, encoding, tried) in MODES.items():
+            for name, (_, _, tried) in MODES.items():
                 if begin not in tried:
                     continue
                 PROGRESS.at = f"{name}, {begin}, with seed {number}"
-                sites = _sites(source, mode, encoding, drawn)
-                sites.train(LONGER * steps if begin == "long" else steps)
-                losses[begin].setdefault(name, []).append(sites.loss())
-                carried[f"{begin}_{name}"] = sites.bytes_given
-                if name == REFERENCE and begin == "fresh":
-                    trained = sites._models[0]
-                print(f"seed {number}, {begin}, {name}: {losses[begin][name][-1]:.4f}", flush=True)
+                gave = kept.get((number, begin, name))
+                if gave is None:
+                    gave = of_seed.train(begin, name)
+                    kept.keep((number, begin, name), gave)
+                losses[begin].setdefault(name, []).append(gave["loss"])
+                carried[f"{begin}_{name}"] = int(gave["bytes"])
+                print(f"seed {number}, {begin}, {name}: {gave['loss']:.4f}", flush=True)
     for begin, found in losses.items():
         for name, of_seeds in found.items():
             figures[f"{begin}_{name}_loss"] = spread([round(loss, 4) for loss in of_seeds])
@@ -84,6 +86,28 @@ def run(*, short: bool, seed: int) -> Figures:
                 figures[f"{begin}_{name}_fewer_bytes"] = fewer
                 figures[f"{begin}_{name}_fewer_by_{FEWER_BYTES_MIN}"] = fewer >= FEWER_BYTES_MIN
     return figures
+
+
+class _Seed:
+    """The trainings of one seed, in any order: a model that others begin from is trained where it is not there yet."""
+
+    def __init__(self, text: ModuleType, number: int, steps: int) -> None:
+        self._text, self._number, self._steps = text, number, steps
+        self._trained: Any = None
+
+    def train(self, begin: str, name: str) -> Mapping[str, float]:
+        """Held-out loss, and the bytes that a site has given."""
+        source, drawn = self._text, self._number
+        if begin == "trained":
+            if self._trained is None:
+                self.train("fresh", REFERENCE)
+            source, drawn = _begun_with(self._text, self._trained), TRAINED_SEEDS + self._number
+        mode, encoding, _ = MODES[name]
+        sites = _sites(source, mode, encoding, drawn)
+        sites.train(LONGER * self._steps if begin == "long" else self._steps)
+        if name == REFERENCE and begin == "fresh":
+            self._trained = sites._models[0]
+        return {"loss": sites.loss(), "bytes": sites.bytes_given}
 
 
 def _sites(text: Any, mode: SyncMode, encoding: str, seed: int) -> convergence._Sites:
