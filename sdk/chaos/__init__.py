@@ -13,6 +13,7 @@ from chaos.errors import (
     NoDaemon,
     NothingFinite,
     Refused,
+    ScheduleOver,
     SharedMemoryTooSmall,
 )
 from chaos.frameworks import Update
@@ -40,6 +41,7 @@ __all__ = [
     "NothingFinite",
     "OuterSGD",
     "Refused",
+    "ScheduleOver",
     "SharedMemoryTooSmall",
     "Update",
     "state_digest",

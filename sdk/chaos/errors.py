@@ -65,6 +65,11 @@ class HalfAppliedStep(ChaosError):
         )
 
 
+class ScheduleOver(ChaosError):
+    """A learning-rate schedule has an end, and the next step would be beyond it. Nothing of that step is given or
+    applied; the model holds the state of the last one."""
+
+
 class NothingFinite(ChaosError):
     """One round was computed again and again, and no site had a finite gradient. The model holds the state of the last
     completed round."""

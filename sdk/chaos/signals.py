@@ -35,6 +35,10 @@ from chaos.saying import say_in_handler
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 UNHEARD_STEPS = 3
 """So many steps a loop may end after an order to leave before it is told that it does not ask: it may look seldom."""
+AT_ONCE = (
+    "stopped at once, by the second signal: this site drops out, and the others go on without what it was computing; "
+    "started again, the script gets the state of the run"
+)
 SAME_ORDER_S = 3.0
 """Between two of them: the threads of a daemon that is killed on a machine with much other work end a second apart."""
 
@@ -134,7 +138,7 @@ class ExitSignals:
                 theirs(signal.SIGINT, None)
         if self._depth == 0 and self._forced:
             self._forced = False
-            raise KeyboardInterrupt
+            raise _at_once()
 
     def _hold_back(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() == self._pid:
@@ -162,7 +166,17 @@ class ExitSignals:
         if self._depth:
             self._forced = True
             return
-        raise KeyboardInterrupt
+        raise _at_once()
+
+
+def _at_once() -> KeyboardInterrupt:
+    """What the second signal raises. Of this very class, which the interpreter ends by as a shell expects it (130)."""
+    return KeyboardInterrupt(AT_ONCE)
+
+
+def is_at_once(error: BaseException) -> bool:
+    """Whether the second signal has raised it."""
+    return isinstance(error, KeyboardInterrupt) and error.args == (AT_ONCE,)
 
 
 def _in_a_child(number: int) -> None:

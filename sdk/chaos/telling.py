@@ -1,5 +1,5 @@
 """How an error of the SDK that no script catches is shown: its sentence alone, with the line of the script. Also where
-it refuses a call that makes no sense.
+it refuses a call that makes no sense, and where a second Ctrl+C has stopped the script.
 
 A traceback of fifteen lines before the text that counts hides what to do. CHAOS_TRACEBACK=1 shows it all the same, and
 every other kind of error is shown as ever. In a notebook too: the shell that runs it is asked for, never imported.
@@ -16,6 +16,7 @@ from typing import Any
 
 from chaos.at_exit import script_failed
 from chaos.errors import ChaosError, HalfAppliedStep
+from chaos.signals import is_at_once
 
 TRACEBACK_VARIABLE = "CHAOS_TRACEBACK"
 PACKAGE = Path(__file__).parent
@@ -39,7 +40,7 @@ def install() -> None:
 def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """In place of the interpreter's `sys.excepthook`."""
     script_failed(error)
-    if _alone(error) and (isinstance(error, ChaosError) or _is_refused_use(error, trace)):
+    if _alone(error) and (isinstance(error, ChaosError) or is_at_once(error) or _is_refused_use(error, trace)):
         print(_sentence(error, trace), file=sys.stderr, flush=True)
         return
     _before(kind, error, trace)

@@ -1,4 +1,4 @@
-"""The long benchmark of the modes goes on from what it has kept: nothing finished is done twice, the figures are equal."""
+"""The long benchmark of the modes goes on from what it has kept: nothing finished is done twice, no figure differs."""
 
 from __future__ import annotations
 

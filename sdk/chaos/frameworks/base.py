@@ -128,6 +128,11 @@ class LocalTraining(Protocol):
         """Names of what updates the parameters."""
         ...
 
+    def check_step(self, steps: int | None) -> None:
+        """Raises ScheduleOver where a schedule ends before the next step (None), or within so many steps after the last
+        round."""
+        ...
+
     def step(self, number: int, optimizers: Sequence[str], advance: int = 1) -> str:
         """One step of these optimizers at home, on the gradients as they stand; `number`: how many the schedule
         had seen, and one (1: the first of the run). The schedule goes on by `advance` steps. The gradients are
@@ -237,6 +242,10 @@ class Framework(Protocol):
         gradients, above 0 to 1: they are divided by it. One that is not named does not step. None: all of them gave to
         all. `metrics`: for the functions of the user. `lr_factor`: learning rates that the framework knows are
         multiplied by it for this update."""
+        ...
+
+    def check_step(self, optimizers: Sequence[str]) -> None:
+        """Raises ScheduleOver where `optimizer_step` with these optimizers would find a schedule at its end."""
         ...
 
     def not_finite(self, optimizers: Sequence[str]) -> str:

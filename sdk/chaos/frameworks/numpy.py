@@ -115,6 +115,9 @@ class NumpyFramework:
         """The function of the user, on the gradients as they stand."""
         self._apply(self._averaged, number)
 
+    def check_step(self, optimizers: Sequence[str]) -> None:
+        """`apply` has its own schedule."""
+
     def not_finite(self, optimizers: Sequence[str]) -> str:
         there = self.gradients.items() if optimizers else ()
         odd = next((name for name, gradient in there if not np.isfinite(gradient).all()), None)
@@ -188,6 +191,9 @@ class NumpyLocalTraining:
         self.items: Sequence[StateItem] = framework.facts
         self.optimizers: Sequence[str] = framework.optimizers
         self.has_hook = False
+
+    def check_step(self, steps: int | None) -> None:
+        """`apply` has its own schedule."""
 
     def step(self, number: int, optimizers: Sequence[str], advance: int = 1) -> str:
         """`apply(gradients, number)`."""

@@ -38,7 +38,7 @@ from chaos.frameworks.torch_names import check_whole, parameters_of
 from chaos.frameworks.torch_normal import in_normal_mode
 from chaos.frameworks.torch_pieces import GradientsAsTheyCome
 from chaos.frameworks.torch_rates import check_rates, check_schedules, multiplied_rates
-from chaos.frameworks.torch_schedules import scheduler_items
+from chaos.frameworks.torch_schedules import check_not_over, due_with, scheduler_items, step_all
 from chaos.frameworks.torch_state import OptimizerState, TensorItem, described, dtype_name, tensor_bytes
 from chaos.frameworks.torch_watch import OutsideWatch
 from chaos_protocols.wire.state_spec import Item, fact
@@ -196,17 +196,20 @@ class TorchFramework:
             with multiplied_rates((self._optimizers[name] for name in stepping), lr_factor):
                 for name in stepping:
                     self._optimizers[name].step()
-            stepped = {id(self._optimizers[name]) for name in stepping}
-            for scheduler in self._schedulers.values():
-                owner = getattr(scheduler, "optimizer", None)  # none: it counts rounds
-                if owner is None or id(owner) in stepped or len(stepped) == len(self._optimizers):
-                    scheduler.step()
+            step_all(self._due_with(stepping))
             if self._on_update is not None:
                 self._on_update(update)
             self._clear_gradients()
             with torch.no_grad():
                 for buffer in self._buffers:
                     buffer.commit()
+
+    def check_step(self, optimizers: Sequence[str]) -> None:
+        check_not_over(self._due_with(optimizers), 1)
+
+    def _due_with(self, stepping: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        there = [self._optimizers[name] for name in stepping]
+        return due_with(self._schedulers, there, all_step=len(there) == len(self._optimizers))
 
     def not_finite(self, optimizers: Sequence[str]) -> str:
         chosen = frozenset(optimizers)

@@ -13,6 +13,7 @@ from chaos.frameworks.base import Bytes, Slot, StateItem, Update, UpdateHook
 from chaos.frameworks.local import CommittedItem
 from chaos.frameworks.torch_gradients import odd_gradient
 from chaos.frameworks.torch_normal import in_normal_mode
+from chaos.frameworks.torch_schedules import check_not_over, step_all
 from chaos.frameworks.torch_watch import OutsideWatch
 
 
@@ -59,6 +60,9 @@ class TorchLocalTraining:
         self._closed: Sequence[Bytes] | None = None
         """Of each committed item, what it was when the phase was closed."""
         self.has_hook = on_update is not None
+
+    def check_step(self, steps: int | None) -> None:
+        check_not_over(self._schedulers.items(), 1 if steps is None else steps - self._scheduled)
 
     @in_normal_mode
     def step(self, number: int, optimizers: Sequence[str], advance: int = 1) -> str:
@@ -173,8 +177,7 @@ class TorchLocalTraining:
         with warnings.catch_warnings():  # torch warns of a schedule that begins before its optimizer
             warnings.simplefilter("ignore", UserWarning)
             for _ in range(steps):
-                for scheduler in self._schedulers.values():
-                    scheduler.step()
+                step_all(self._schedulers.items())
         self._scheduled += max(0, steps)
 
 

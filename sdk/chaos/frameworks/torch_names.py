@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 COMPILED = "_orig_mod"
 WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel"})
@@ -68,12 +69,23 @@ def check_whole(name: str, tensor: Any) -> None:
             "site trains with one process as yet; register a model that is whole in this process, without fully_shard "
             "or distribute_tensor"
         )
+    if is_composed(tensor):
+        raise ValueError(
+            f"{name!r} is a {type(tensor).__name__}, which is made of other tensors (one of torchao, or nested) and has "
+            "no numbers of its own to average or to send: register the model before it is quantized so, or keep "
+            "the tensors that it is made of as parameters and buffers"
+        )
     if tensor.is_meta:
         raise ValueError(
             f"{name!r} lies on the device 'meta', which keeps no numbers: the model was made without memory, or a "
             "part of it is offloaded; load it whole before register() (model.to_empty(device=...), then "
             "load_state_dict; without device_map= or offloading)"
         )
+
+
+def is_composed(tensor: Any) -> bool:
+    """Whether it is of a class that keeps its numbers in tensors within it."""
+    return isinstance(tensor, torch.Tensor) and is_traceable_wrapper_subclass(tensor)
 
 
 @cache

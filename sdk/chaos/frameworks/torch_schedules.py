@@ -1,13 +1,16 @@
-"""State of learning-rate schedulers of torch as items of the training state: the numbers in it, wherever they are."""
+"""Learning-rate schedulers of torch: their state as items of the training state (the numbers in it, wherever they are),
+which of them step, and where they end."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from chaos.errors import ScheduleOver
 from chaos.frameworks.base import StateItem, fact_item, like, number_item
 from chaos.frameworks.torch_state import plain_text, replaced_tensor_item
 from chaos_protocols.wire.state_spec import fact
@@ -34,6 +37,66 @@ def scheduler_items(prefix: str, scheduler: Any) -> Iterator[StateItem]:
             yield replaced_tensor_item(name, lambda path=path: _at(scheduler.state_dict(), path))  # type: ignore[misc]
         else:
             yield fact_item(fact(f"{name}: {plain_text(value)}"))
+
+
+def due_with(
+    schedulers: Mapping[str, Any], stepping: Iterable[torch.optim.Optimizer], *, all_step: bool
+) -> Iterator[tuple[str, Any]]:
+    """Those that step with these optimizers: their own, and those that have none and count rounds."""
+    stepped = {id(optimizer) for optimizer in stepping}
+    for name, scheduler in schedulers.items():
+        owner = getattr(scheduler, "optimizer", None)
+        if owner is None or id(owner) in stepped or all_step:
+            yield name, scheduler
+
+
+def step_all(schedulers: Iterable[tuple[str, Any]]) -> None:
+    """Raises RuntimeError, which names the one that fails."""
+    for name, scheduler in schedulers:
+        try:
+            scheduler.step()
+        except Exception as error:
+            raise RuntimeError(
+                f"{name!r} ({type(scheduler).__name__}) failed at its step {_position(scheduler)}: "
+                f"{type(error).__name__}: {error}; a schedule must have a rate for each step that the run makes"
+            ) from error
+
+
+def check_not_over(schedulers: Iterable[tuple[str, Any]], steps: int) -> None:
+    """Raises ScheduleOver where one of them cannot make so many more steps."""
+    for name, scheduler in schedulers:
+        end, kind = _end_of(scheduler)
+        if _position(scheduler) + steps > end:
+            raise ScheduleOver(
+                f"{name!r} ({kind}) has an end, after {end:.0f} steps, and the run goes on beyond it: nothing of this "
+                "step was given or applied, and the schedule of the other sites is over at the same one. End the loop "
+                "there (coordinator.steps counts the steps of the run), or begin the run with a schedule that is as "
+                "long; one that a script brings later takes over the numbers of the run's, its end among them"
+            )
+
+
+def _position(scheduler: Any) -> int:
+    """How many steps it has made."""
+    position = getattr(scheduler, "last_epoch", None)
+    if position is None and (parts := getattr(scheduler, "_schedulers", None)):
+        return _position(parts[0])  # chained ones step together
+    return position if isinstance(position, int) else 0
+
+
+def _end_of(scheduler: Any) -> tuple[float, str]:
+    """After how many steps it fails, and the class that has that end."""
+    if isinstance(scheduler, torch.optim.lr_scheduler.OneCycleLR):
+        return float(scheduler.total_steps), "OneCycleLR"
+    parts = getattr(scheduler, "_schedulers", ())
+    if isinstance(scheduler, torch.optim.lr_scheduler.ChainedScheduler):
+        return min((_end_of(part) for part in parts), default=(math.inf, ""))
+    if isinstance(scheduler, torch.optim.lr_scheduler.SequentialLR):
+        begins = [0, *scheduler._milestones]
+        for part, begin, end in zip(parts, begins, [*begins[1:], math.inf], strict=True):
+            length, kind = _end_of(part)
+            if begin + length < end - 1:  # the step to `end` is the next one's first
+                return begin + length, kind
+    return math.inf, ""
 
 
 def _scheduler_number(name: str, scheduler: Any, path: tuple[Any, ...]) -> StateItem:

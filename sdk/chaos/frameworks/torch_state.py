@@ -21,6 +21,8 @@ from blake3 import blake3
 
 from chaos.errors import ChangedOutside
 from chaos.frameworks.base import Bytes, MadeItem, StateItem, fact_item, like, number_item
+from chaos.frameworks.torch_elsewhere import Elsewhere, check_within
+from chaos.frameworks.torch_names import is_composed
 from chaos.frameworks.torch_normal import in_normal_mode
 from chaos_protocols.wire.state_spec import Item, fact
 
@@ -148,6 +150,7 @@ class OptimizerState:
         self._counted: dict[str, Any] = {}
         """Numbers of the optimizer itself that a step changes."""
         first = self._first_states()
+        check_within(prefix, optimizer)
         slots = {id(p): tuple(self._slots_of(p, state)) for p, state in first}
         self._slots = {id(p): found for p in self._parameters if (found := slots.get(id(self._alike[p]), ()))}
         self._spare: dict[tuple[int, str], torch.Tensor] = {
@@ -240,13 +243,14 @@ class OptimizerState:
         groups = [{k: copy.deepcopy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
         numbers = {k: v for k, v in vars(optimizer).items() if _is_plain(v)}
         state_before = {p: copy.deepcopy(s) for p, s in optimizer.state.items()}
-        random_state = torch.get_rng_state()
+        random_state, elsewhere = torch.get_rng_state(), Elsewhere(optimizer)
         try:
             for p in self._parameters:
                 p.grad = None
             for p in tried:
                 p.grad = torch.zeros_like(p)
             self._try_a_step()
+            elsewhere.check(self._prefix)
             self._learn_numbers(groups, numbers)
             return [(p, dict(optimizer.state.get(p, {}))) for p in tried]
         finally:
@@ -268,20 +272,13 @@ class OptimizerState:
             optimizer.state.update(state_before)
 
     def _learn_numbers(self, groups: list[dict[str, Any]], numbers: dict[str, Any]) -> None:
-        """What the step has put elsewhere than into the state of its parameters; `groups`, `numbers`: from before it.
-        Raises ValueError for what no joiner could be sent."""
+        """Those that the step has put elsewhere than into the state of its parameters; `groups`, `numbers`: from before
+        it."""
         optimizer = self._optimizer
         for added, group, before in zip(self._added, optimizer.param_groups, groups, strict=True):
             added.update({k: v for k, v in group.items() if k not in before and k != "params" and _is_plain(v)})
         now = {k: v for k, v in vars(optimizer).items() if _is_plain(v)}
         self._counted.update({k: v for k, v in now.items() if k not in numbers or numbers[k] != v})
-        odd = next((key for key in optimizer.state if not isinstance(key, torch.Tensor)), None)
-        if odd is not None:
-            raise ValueError(
-                f"{self._prefix} ({type(optimizer).__name__}) keeps state under {odd!r}, which is none of its "
-                "parameters, so a joiner would not be sent it: it belongs into the state of a parameter, or, if it is "
-                "a number, into a group's options"
-            )
 
     def _try_a_step(self) -> None:
         """The class's own step: a scheduler that wrapped the instance's, and hooks, must not see this one."""
@@ -305,7 +302,7 @@ class OptimizerState:
     def _slots_of(self, parameter: torch.Tensor, state: dict[str, Any]) -> Iterator[_Slot]:
         for key in sorted(state):
             value = state[key]
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and not is_composed(value):
                 yield _Slot(
                     key=key, number=False, shape=tuple(value.shape), dtype=value.dtype, device=str(value.device)
                 )
@@ -314,7 +311,7 @@ class OptimizerState:
             elif value is not None:
                 raise ValueError(
                     f"{self._prefix}: the state {key!r} of {self._names[id(parameter)]!r} is a "
-                    f"{type(value).__name__}; only tensors and numbers can be moved to a joiner"
+                    f"{type(value).__name__}; only plain tensors and numbers can be moved to a joiner"
                 )
 
     # ---- reading and writing

@@ -120,6 +120,8 @@ class EveryStepSession:
 
     def stepped(self, part: Part) -> Due:
         self.check(part)
+        if self._notes is None or not part.skip:  # else it is not known who steps
+            self._framework.check_step(self._chosen(part.optimizers))
         counts = self._data is None or self._data.stepped(part.counted)
         self._part = part if counts and not part.idle else replace(part, skip=True)
         return Due.ROUND

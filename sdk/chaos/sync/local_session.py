@@ -167,6 +167,7 @@ class LocalStepsSession:
         phase.metrics.update(part.metrics)
         if part.idle:
             return Due.ROUND
+        self._local.check_step(self._plan.steps if self._plan.by_time else None)
         number = self.steps + 1
         phase.steps += 1
         advance = self._pace.stepped()

@@ -81,6 +81,7 @@ def test_public_names_are_these() -> None:
         "NothingFinite",
         "OuterSGD",
         "Refused",
+        "ScheduleOver",
         "SharedMemoryTooSmall",
         "Update",
         "state_digest",

@@ -57,6 +57,38 @@ class WantsAClosure(torch.optim.SGD):  # type: ignore[misc]
         assert closure is not None, "this one minimizes sharpness: it requires a closure"
 
 
+class KeepsItsOwn(torch.optim.SGD):  # type: ignore[misc]
+    """Moments in a list of its own, as many that are written by hand have them."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(list(parameters), lr)
+        self.moments = [torch.zeros_like(each) for each in self.param_groups[0]["params"]]
+
+    def step(self, closure: Any = None) -> None:
+        for parameter, moment in zip(self.param_groups[0]["params"], self.moments, strict=True):
+            moment.mul_(0.9).add_(parameter.grad)
+            parameter.data.sub_(moment, alpha=0.1)
+
+
+class Wraps(torch.optim.Optimizer):  # type: ignore[misc]
+    """Has another one do the work, as `ZeroRedundancyOptimizer` does; `shown`: as its own state."""
+
+    shown = False
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(list(parameters), {"lr": lr})
+        self.inner = [torch.optim.AdamW(self.param_groups, lr=lr)]
+        if self.shown:
+            self.state = self.inner[0].state
+
+    def step(self, closure: Any = None) -> None:
+        self.inner[0].step()
+
+
+class WrapsAndShows(Wraps):
+    shown = True
+
+
 def backward(model: Any) -> None:
     model(torch.ones(1, 2)).square().sum().backward()
 
@@ -145,6 +177,8 @@ def test_state_that_comes_after_the_first_step_is_told_when_it_comes() -> None:
     ("kind", "told"),
     [
         (CountsForAll, r"CountsForAll\) keeps state under 'all', which is none of its parameters"),
+        (KeepsItsOwn, r"KeepsItsOwn\) keeps a tensor in its attribute 'moments\[0\]', which its step\(\) has changed"),
+        (Wraps, r"Wraps\) keeps its state in an optimizer of its own, 'inner\[0\]' \(AdamW\)"),
         (WantsAClosure, r"WantsAClosure\) cannot be averaged: .* fails: this one minimizes sharpness"),
     ],
 )
@@ -152,3 +186,55 @@ def test_an_optimizer_that_cannot_be_shared_is_refused_in_a_sentence(kind: type,
     model, optimizer, coordinator = made(kind, standalone=True)
     with coordinator, pytest.raises(ValueError, match=told):
         coordinator.register(model=model, optimizer=optimizer)
+
+
+def test_an_optimizer_of_a_process_group_is_refused_with_the_one_that_does_its_work(tmp_path: Path) -> None:
+    from torch import distributed
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    try:
+        model = torch.nn.Linear(2, 1)
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.1)
+        with Coordinator(standalone=True, verbose=False, handle_signals=False) as coordinator:
+            with pytest.raises(ValueError, match=r"ZeroRedundancyOptimizer\) keeps its state .* 'optim' \(AdamW\)"):
+                coordinator.register(model=model, optimizer=optimizer)
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_one_that_shows_the_state_of_another_as_its_own_is_trained() -> None:
+    model, optimizer, coordinator = made(WrapsAndShows, standalone=True)
+    with coordinator:
+        coordinator.register(model=model, optimizer=optimizer)
+        assert any("exp_avg" in entry.item.name for entry in coordinator._registered().items)
+        before = model.weight.detach().clone()
+        backward(model)
+        coordinator.step()
+        assert not torch.equal(model.weight, before)
+
+
+def test_a_state_parameter_or_buffer_that_is_made_of_other_tensors_is_refused_by_name() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    def two() -> Any:
+        return TwoTensor(torch.zeros(1, 2), torch.zeros(1, 2))
+
+    class InPairs(torch.optim.SGD):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter].setdefault("pair", two())
+
+    def refused(told: str, kind: type = torch.optim.SGD, **there: Any) -> None:
+        model = torch.nn.Linear(2, 1)
+        for name, tensor in there.items():
+            model._parameters.pop(name, None)
+            keep = model.register_parameter if isinstance(tensor, torch.nn.Parameter) else model.register_buffer
+            keep(name, tensor)
+        with Coordinator(standalone=True, verbose=False, handle_signals=False) as coordinator:
+            with pytest.raises(ValueError, match=told):
+                coordinator.register(model=model, optimizer=kind(model.parameters(), lr=0.1))
+
+    refused("'pair' of 'model.weight' is a TwoTensor; only plain tensors", InPairs)
+    refused("'model.weight' is a TwoTensor, which is made of other tensors", weight=torch.nn.Parameter(two()))
+    refused("'model.scales' is a TwoTensor, which is made of other tensors", scales=two())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -143,3 +144,46 @@ def test_a_script_that_may_open_no_more_files_is_told_so_and_not_that_nobody_run
 def test_a_path_that_no_socket_can_have_is_told_as_such() -> None:
     text = no_daemon_text(Path("/" + "x" * 120), OSError("AF_UNIX path too long"))
     assert "121 bytes" in text and "no chaosd runs" not in text
+
+
+TWICE = """
+import os, signal
+from chaos import Coordinator
+
+def main():
+    with Coordinator(standalone=True):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+main()
+"""
+
+
+def test_a_second_ctrl_c_ends_a_script_with_one_sentence_and_the_code_of_an_interrupt(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TWICE)
+    environment = {**os.environ, "CHAOS_TRACEBACK": "0"}
+    ended = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == -signal.SIGINT, "which a shell calls 130"
+    first, second = filter(None, ended.stderr.splitlines())  # a terminal has ^C in the line before
+    assert "once more to stop at once" in first
+    assert second.startswith("chaos: stopped at once, by the second signal: this site drops out, and the others go on")
+    assert (
+        "Traceback"
+        in subprocess.run(
+            [sys.executable, str(script)],
+            env={**environment, "CHAOS_TRACEBACK": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        ).stderr
+    )
+
+
+def test_an_interrupt_of_the_scripts_own_is_shown_as_ever(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Traceback" in shown(KeyboardInterrupt(), capsys, monkeypatch)
