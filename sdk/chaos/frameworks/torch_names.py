@@ -71,7 +71,7 @@ def check_whole(name: str, tensor: Any) -> None:
         )
     if is_composed(tensor):
         raise ValueError(
-            f"{name!r} is a {type(tensor).__name__}, which is made of other tensors (one of torchao, or nested) and has "
+            f"{name!r} is a {type(tensor).__name__}, which is made of other tensors (of torchao, or nested) and has "
             "no numbers of its own to average or to send: register the model before it is quantized so, or keep "
             "the tensors that it is made of as parameters and buffers"
         )
