@@ -27,6 +27,7 @@ from chaos.saying import say
 from chaos.state import State
 from chaos.status import CoordinatorStatus, status_of
 from chaos.sync import Due, Part, SyncMode, SyncSession
+from chaos.threads import one_at_a_time
 from chaos_protocols.wire.encodings import FP32
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
 
 
+@one_at_a_time("register", "step", "average", "update", "check_state_replication", "request_node_exit")
 class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
     """Trains this script's model together with the other sites, through the daemon beside it.
 
@@ -192,7 +194,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         """What is due after a step."""
         conversation = self._conversation
         if conversation is None:
-            return self._ended(self._alone() if due in (Due.ROUND, Due.GIVE) else True)
+            return self._ended(self._alone_rounds.make(self._registered()) if due in (Due.ROUND, Due.GIVE) else True)
         match due:
             case Due.NOTHING:
                 return self._ended(conversation.catch_up())
@@ -228,7 +230,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         if self._conversation is not None:
             return self._ended(not self.left and (not self._conversation.averaged or self._conversation.finish()))
         alone, self._averaged_alone = self._averaged_alone, False
-        return self._ended(self._alone() if alone else not self.left)
+        return self._ended(self._alone_rounds.make(self._registered()) if alone else not self.left)
 
     def _stepped(
         self,
@@ -264,9 +266,6 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
             due = session.stepped(part)
         self._reported.clear()
         return due
-
-    def _alone(self) -> bool:
-        return self._alone_rounds.make(self._registered())
 
     def _ended(self, done: bool) -> bool:
         if not done:

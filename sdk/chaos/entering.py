@@ -20,6 +20,7 @@ from chaos.replica import Replica
 from chaos.saying import say
 from chaos.signals import ExitSignals
 from chaos.sync import EveryStep, SyncMode, SyncSession
+from chaos.threads import OneThread
 
 if TYPE_CHECKING:
     from chaos.data import ElasticSampler
@@ -52,10 +53,19 @@ class Entering(ParallelSite, ABC):
         self._framework: Framework | None = None
         self._session: SyncSession | None = None
         self._conversation: Conversation | None = None
+        self._one_thread = OneThread()
         self._pid = os.getpid()
         """The process that talks with the daemon: a child that was forked has its socket and its shared memory, too."""
         self._wakeup = Wakeup()
         self._signals = ExitSignals(self._wakeup, verbose=line.verbose, ends=self._is_lost_alone)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """What it has (a socket, shared memory, handlers) belongs to one process, and is there once."""
+        raise TypeError(
+            "a Coordinator cannot be pickled or copied: it belongs to the process that made it. Keep it out of what is "
+            "saved, copied, or sent to other processes (a data set, a function of a spawned worker); hand over models "
+            "and numbers"
+        )
 
     @abstractmethod
     def _deal_by(self, sampler: ElasticSampler) -> None:

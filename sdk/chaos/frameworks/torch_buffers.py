@@ -64,7 +64,10 @@ def new_buffers(prefix: str, model: torch.nn.Module, known: Sequence[ModelBuffer
             continue
         seen.add(id(found.tensor))
         if found.tensor.is_complex():
-            raise ValueError(f"the buffer {found.name!r} is complex; only real and integer buffers can be averaged")
+            raise ValueError(
+                f"the buffer {found.name!r} is complex; only real and integer buffers can be averaged: keep it as "
+                "torch.view_as_real(tensor), or register_buffer(..., persistent=False) where it is each site's own"
+            )
         check_writable(found.name, found.tensor)
         committed = found.tensor.detach().clone()
         yield ModelBuffer(name=found.name, owner=found.module, key=found.key, committed=committed)
@@ -92,6 +95,11 @@ def check_writable(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(
             f"the buffer {name!r} is sparse ({tensor.layout}), and only dense ones can be averaged: "
             "register_buffer(..., persistent=False), if it is the same on all sites, or tensor.to_dense()"
+        )
+    if tensor.is_quantized:
+        raise ValueError(
+            f"the buffer {name!r} is quantized ({tensor.dtype}), and its numbers cannot be averaged: register_buffer("
+            "..., persistent=False), if it is the same on all sites, or keep tensor.int_repr() and its scale"
         )
     check_places(f"the buffer {name!r}", tensor, "register_buffer(..., tensor.clone())")
 

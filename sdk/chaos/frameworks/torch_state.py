@@ -28,6 +28,8 @@ from chaos_protocols.wire.state_spec import Item, fact
 
 SKIPPED_GROUP_KEYS = frozenset({"params", "param_names"})
 
+EACH_SITES_OWN = frozenset({"foreach", "fused"})
+"""Options that choose code for the same step, as a device does; all have the default in the spec."""
 TRIED_MAX = 4096
 """On so many parameters a step is tried to see what an optimizer keeps; of more, on one of each kind."""
 
@@ -363,7 +365,7 @@ def _option_items(name: str, group: dict[str, Any], key: str) -> Iterator[StateI
     elif _is_number(value):
         yield number_item(name, lambda: float(group[key]), lambda new: group.update({key: like(group[key], new)}))
     else:
-        yield fact_item(fact(f"{name}: {plain_text(value)}"))
+        yield fact_item(fact(f"{name}: {plain_text(None if key in EACH_SITES_OWN else value)}"))
 
 
 def _restore_option(group: dict[str, Any], key: str, value: Any) -> None:

@@ -274,12 +274,12 @@ class OutsideWatch:
             if kind != before:
                 raise ChangedOutside(
                     f"the parameter {name!r} is {_kind(*kind)} now, and was {_kind(*before)} when it was registered: "
-                    "move the model, and change its type, before register() (for fewer bits in the forward pass alone: "
-                    "torch.autocast)"
+                    "move the model, and change its types and sizes, before register() (for fewer bits in the forward "
+                    "pass alone: torch.autocast)"
                 )
 
-    def _kinds_now(self) -> list[tuple[torch.dtype, torch.device]]:
-        return [(parameter.dtype, parameter.device) for parameter in self._parameters]
+    def _kinds_now(self) -> list[tuple[torch.dtype, torch.device, torch.Size]]:
+        return [(parameter.dtype, parameter.device, parameter.shape) for parameter in self._parameters]
 
     def _check_places(self) -> None:
         """A layer in another place, or in another wrapper, is no harm as long as the model has its parameters."""
@@ -350,8 +350,8 @@ def _first_numbers(parameter: torch.Tensor) -> torch.Tensor:
     return there[:PROBED_NUMBERS] if there.dim() else there
 
 
-def _kind(dtype: torch.dtype, device: torch.device) -> str:
-    return f"{str(dtype).removeprefix('torch.')} on {device}"
+def _kind(dtype: torch.dtype, device: torch.device, shape: torch.Size) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -22,7 +22,11 @@ def training(buffer: torch.Tensor) -> tuple[torch.nn.Module, torch.optim.Optimiz
     [
         (torch.zeros(1).expand(3), r"'model\.kept' was made by expand\(\).*tensor\.clone\(\)"),
         (torch.eye(3).to_sparse(), r"'model\.kept' is sparse.*persistent=False"),
-        (torch.zeros(2, dtype=torch.complex64), r"'model\.kept' is complex"),
+        (torch.zeros(2, dtype=torch.complex64), r"'model\.kept' is complex.*view_as_real"),
+        (
+            torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+            r"'model\.kept' is quantized.*persistent=False",
+        ),
     ],
 )
 def test_a_buffer_that_no_average_can_be_written_into_is_refused_by_name(buffer: torch.Tensor, told: str) -> None:

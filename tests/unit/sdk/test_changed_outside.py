@@ -141,6 +141,11 @@ def another_type(made: Training) -> None:
     made.model.double()
 
 
+def another_size(made: Training) -> None:
+    """As some resize an embedding: the parameter is the same one, and its moments are not."""
+    made.model[0].weight.data = torch.zeros(5, 3)
+
+
 def longer_buffer(made: Training) -> None:
     made.model[1].running_mean = torch.zeros(5)
 
@@ -156,7 +161,11 @@ def loaded_optimizer(made: Training) -> None:
 @pytest.mark.parametrize(
     ("mistake", "told"),
     [
-        (another_type, r"'model\.0\.weight' is float64 on cpu now, and was float32 on cpu .*before register\(\)"),
+        (
+            another_type,
+            r"'model\.0\.weight' is float64\[.*\] on cpu now, and was float32\[.*\] on cpu .*before register\(\)",
+        ),
+        (another_size, r"'model\.0\.weight' is float32\[5, 3\] on cpu now, and was float32\[2, 3\] .*before register"),
         (longer_buffer, r"'model\.1\.running_mean' has the shape \[5\] .* had the shape \[2\] .*persistent=False"),
         (no_buffer, r"'model\.1\.running_mean' is None .* had the shape \[2\] .*persistent=False"),
         (loaded_optimizer, r"optimizer\.load_state_dict\(\) was called after register.*round 1.*before register\(\)"),

@@ -238,3 +238,23 @@ def test_a_state_parameter_or_buffer_that_is_made_of_other_tensors_is_refused_by
     refused("'pair' of 'model.weight' is a TwoTensor; only plain tensors", InPairs)
     refused("'model.weight' is a TwoTensor, which is made of other tensors", weight=torch.nn.Parameter(two()))
     refused("'model.scales' is a TwoTensor, which is made of other tensors", scales=two())
+
+
+def test_code_for_the_same_step_may_be_chosen_by_each_site() -> None:
+    """A site with a device takes the fused one, say."""
+
+    def script(**chosen: Any) -> Any:
+        def train(socket: Path) -> int:
+            torch.manual_seed(0)
+            model = torch.nn.Linear(2, 1)
+            with Coordinator(socket=socket, verbose=False, handle_signals=False) as coordinator:
+                coordinator.register(model, torch.optim.AdamW(model.parameters(), lr=0.1, **chosen))
+                for _ in range(3):
+                    backward(model)
+                    coordinator.step()
+                return coordinator.round
+
+        return train
+
+    with LocalRun(sites=3) as run:
+        assert run.together(script(), script(fused=True), script(foreach=False)) == [3, 3, 3]

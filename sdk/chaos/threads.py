@@ -1,0 +1,55 @@
+"""A coordinator is used by one thread at a time: what two say in one conversation, each waiting for its own answer,
+would leave both waiting for ever, or mix what they give."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+Class = TypeVar("Class", bound=type)
+
+
+class OneThread:
+    """Who is within a call. The same thread may call again within its own call (`on_update`, say)."""
+
+    def __init__(self) -> None:
+        self._free = threading.RLock()
+        self._inside = ""
+
+    @contextmanager
+    def calls(self, name: str) -> Iterator[None]:
+        """Raises ValueError where another thread is within a call."""
+        if not self._free.acquire(blocking=False):
+            raise ValueError(
+                f"coordinator.{name}() was called in the thread {threading.current_thread().name!r} while another one "
+                f"is in coordinator.{self._inside or name}(): train in one thread, and have the others tell it what "
+                "they want (a queue, an event that the loop looks at)"
+            )
+        before, self._inside = self._inside, name
+        try:
+            yield
+        finally:
+            self._inside = before
+            self._free.release()
+
+
+def one_at_a_time(*names: str) -> Callable[[Class], Class]:
+    """Of a class with a `OneThread` in `_one_thread`: these of its methods."""
+
+    def guarded(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, *arguments: Any, **named: Any) -> Any:
+            with self._one_thread.calls(name):
+                return method(self, *arguments, **named)
+
+        return call
+
+    def decorate(made: Class) -> Class:
+        for name in names:
+            setattr(made, name, guarded(getattr(made, name), name))
+        return made
+
+    return decorate

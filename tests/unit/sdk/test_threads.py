@@ -1,0 +1,104 @@
+"""Two threads in one coordinator: the second one is told, and the round of the first one goes on."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chaos import Coordinator, Update
+from chaos.testing import LocalRun
+
+WAIT_S = 60.0
+
+
+def registered(coordinator: Coordinator, **more: Any) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.1), **more)
+    return model
+
+
+def in_a_thread(call: Callable[[], Any]) -> str:
+    """What it raised."""
+    told: list[str] = []
+
+    def run() -> None:
+        try:
+            call()
+        except ValueError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=run, name="helper")
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    return "".join(told)
+
+
+@pytest.mark.parametrize("call", ["step", "average", "request_node_exit", "check_state_replication"])
+def test_a_thread_that_comes_in_while_another_waits_for_a_round_is_told_and_the_round_goes_on(call: str) -> None:
+    inside, told = threading.Event(), threading.Event()
+    texts: list[str] = []
+
+    def first(socket: Path) -> float:
+        with Coordinator(socket=socket, verbose=False, handle_signals=False) as coordinator:
+            model = registered(coordinator)
+            model(torch.ones(1, 2)).sum().backward()
+
+            def helper() -> None:
+                while coordinator._one_thread._inside != "step":
+                    told.wait(0.01)
+                texts.append(in_a_thread(getattr(coordinator, call)))
+                told.set()
+
+            thread = threading.Thread(target=helper)
+            thread.start()
+            inside.set()
+            coordinator.step()
+            thread.join(WAIT_S)
+            assert coordinator.round == 1
+            return float(model.weight.detach().sum())
+
+    def second(socket: Path) -> float:
+        with Coordinator(socket=socket, verbose=False, handle_signals=False) as coordinator:
+            model = registered(coordinator)
+            model(torch.ones(1, 2)).sum().backward()
+            assert inside.wait(WAIT_S) and told.wait(WAIT_S)
+            coordinator.step()
+            return float(model.weight.detach().sum())
+
+    with LocalRun(sites=2) as run:
+        one, other = run.together(first, second)
+    assert one == other
+    (text,) = texts
+    assert text.startswith(f"coordinator.{call}() was called in the thread 'helper' while another one is in ")
+    assert "coordinator.step(): train in one thread" in text
+
+
+def test_one_thread_after_the_other_and_calls_from_within_the_update_are_fine() -> None:
+    with Coordinator(standalone=True, verbose=False, handle_signals=False) as coordinator:
+
+        def follow(update: Update) -> None:
+            coordinator.check_state_replication()
+
+        model = registered(coordinator, on_update=follow)
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+            assert not in_a_thread(coordinator.step)
+        model(torch.ones(1, 2)).sum().backward()
+        coordinator.step()
+        assert coordinator.round == 3
+
+
+def test_a_coordinator_says_that_it_is_neither_pickled_nor_copied() -> None:
+    with Coordinator(standalone=True, verbose=False, handle_signals=False) as coordinator:
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="cannot be pickled or copied: it belongs to the process that made it"):
+                attempt(coordinator)
