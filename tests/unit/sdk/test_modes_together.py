@@ -128,7 +128,7 @@ def test_a_network_whose_optimizer_was_not_stepped_stays_where_the_anchor_is() -
 
 @pytest.mark.parametrize("mode", [EveryStep(), LocalSGD(every=2), DiLoCo(every=2)], ids=["every", "LocalSGD", "DiLoCo"])
 def test_an_average_over_the_rounds_is_the_same_at_both_sites_and_at_a_joiner(mode: SyncMode) -> None:
-    began = threading.Event()
+    began, came = threading.Event(), threading.Event()
     models = [net(3, 1, 5) for _ in range(3)]
     averages = [copy.deepcopy(net(3, 1, 5)) for _ in range(3)]
 
@@ -146,7 +146,11 @@ def test_an_average_over_the_rounds_is_the_same_at_both_sites_and_at_a_joiner(mo
             with coordinator_of(socket, sync=mode) as coordinator:
                 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
                 coordinator.register({"net": model, "ema": ema}, optimizer, on_update=follow)
+                if joins:
+                    came.set()
                 while coordinator.round < 12:
+                    while coordinator.round == 6 and not came.wait(0.01):  # it has its state before they are through
+                        coordinator.check_state_replication()
                     x = drawn(4, 3, seed=1000 * number + coordinator.steps)
                     model(x).square().mean().backward()
                     assert coordinator.step(samples=4)
