@@ -18,7 +18,7 @@ from chaos.testing import LocalRun
 WAIT_S = 60.0
 
 
-def registered(coordinator: Coordinator, **more: Any) -> torch.nn.Module:
+def registered(coordinator: Coordinator, **more: Any) -> torch.nn.Linear:
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
     coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.1), **more)
