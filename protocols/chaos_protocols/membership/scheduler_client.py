@@ -90,11 +90,11 @@ class SchedulerClient:
         return bool(since) and outbox.now_s - min(since) > outbox.settings.failure_timeout_s
 
     def look(self) -> None:
-        """At every beat: since when it is apart."""
-        if not self.is_apart:
+        """At every beat: since when it is apart. That does not end where the scheduler gives its role up for it."""
+        if self.is_apart:
+            self._apart_s = self._outbox.now_s if self._apart_s is None else self._apart_s
+        elif self._replica.raft.leader is not None:
             self._apart_s = None
-        elif self._apart_s is None:
-            self._apart_s = self._outbox.now_s
 
     @property
     def is_apart(self) -> bool:
