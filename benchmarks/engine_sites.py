@@ -187,7 +187,10 @@ class _Site:
     def accepts(self, site: SiteId, chain: KeyChain) -> bool:
         return True
 
-    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain) -> KeptOut | None:
+    def let_in(self, site: SiteId) -> None:
+        """Nobody is a guest."""
+
+    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain, host: str) -> KeptOut | None:
         return None
 
     def run_id(self) -> str:

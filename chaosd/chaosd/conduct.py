@@ -3,7 +3,8 @@
 Whoever may connect can speak without end, and come back as often as it was sent away. So each neighbour has a bucket of
 control messages that fills at a rate; one that has emptied it is read more slowly, and TCP slows it down: an honest
 site never notices. Who broke a rule waits outside, longer each time. The driver asks before it reads on, the daemon
-before it lets anybody in. Limits: spec 4.17, 4.18.
+before it lets anybody in. Keys cost nothing: of sites that nobody has named, which only `admission = "open"` lets in,
+all that call from one network count as one. Limits: spec 4.17, 4.18, 4.21.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ MEMBER_MAY_BREAK = 3
 """Rules that a site of the run may break within FORGIVEN_S before it has to wait: its memory or its disk may be bad,
 and every link that is closed costs the run a round."""
 GUESTS_LINKED_MAX = 64
+"""Of those that somebody has named, and as many of the others."""
+GUESTS_OF_NETWORK_MAX = 8
+"""Of the others, that call from one network."""
+GUEST_LINKS_AT_ONCE = 32
+GUEST_LINKS_PER_S = 0.2
+"""Links that a guest may have one after the other: each is written into the history here, and told to all sites."""
 REMEMBERED_MAX = 1024
 
 
@@ -44,12 +51,12 @@ class Bucket:
 @dataclass(slots=True)
 class Offence:
     """`count`: rules broken since the last FORGIVEN_S without one; `last_s`: when; `until_s`: it stays outside.
-    `closing`: its link is being closed for the last one."""
+    `closing`: whose link is being closed for the last one; empty: that is told."""
 
     count: int
     last_s: float
     until_s: float
-    closing: bool = True
+    closing: SiteId | str
 
 
 class Conduct:
@@ -57,46 +64,80 @@ class Conduct:
 
     def __init__(self, is_of_run: Callable[[SiteId], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._is_of_run, self._clock = is_of_run, clock
-        self._buckets: dict[SiteId, Bucket] = {}
-        self._offences: dict[SiteId, Offence] = {}
+        self._buckets: dict[str, Bucket] = {}
+        self._links: dict[str, Bucket] = {}
+        self._offences: dict[str, Offence] = {}
+        self._networks: dict[SiteId, str] = {}
+        """Whence sites call that nobody has named."""
         self.blocked: frozenset[SiteId] = frozenset()
         """No link with these."""
 
+    # -- who it is
+
+    def calls_from(self, site: SiteId, network: str, linked: tuple[SiteId, ...]) -> None:
+        """It has proven itself, and is named by nobody here. Of who has a link that is not forgotten."""
+        for one in [one for one in self._networks if one not in linked][: len(self._networks) + 1 - REMEMBERED_MAX]:
+            del self._networks[one]
+        self._networks[site] = network
+
+    def is_named(self, site: SiteId) -> None:
+        """By the operator, or by the run."""
+        self._networks.pop(site, None)
+
+    def _answers(self, site: SiteId) -> str:
+        """Who answers for what it does: itself, or everybody in the network that it calls from."""
+        return site if self._is_of_run(site) else self._networks.get(site, site)
+
+    # -- what it does
+
     def heard(self, site: SiteId) -> float:
         """It has said one more thing; for how many seconds nothing more is to be read from it."""
-        now_s, guest = self._clock(), not self._is_of_run(site)
+        guest = not self._is_of_run(site)
         rate, most = (
             (GUEST_MESSAGES_PER_S, GUEST_MESSAGES_AT_ONCE)
             if guest
             else (MEMBER_MESSAGES_PER_S, MEMBER_MESSAGES_AT_ONCE)
         )
-        bucket = self._buckets.get(site)
+        left = self._drawn(self._buckets, self._answers(site), rate, most).left
+        return 0.0 if left >= 0.0 else HELD_MIN_S - left / rate
+
+    def linked(self, site: SiteId) -> None:
+        """A link to it comes up, whoever has dialled."""
+        if not self._is_of_run(site):
+            self._drawn(self._links, self._answers(site), GUEST_LINKS_PER_S, GUEST_LINKS_AT_ONCE)
+
+    def _drawn(self, buckets: dict[str, Bucket], who: str, rate: float, most: int) -> Bucket:
+        """The bucket, after one thing more was taken out of it."""
+        now_s = self._clock()
+        bucket = buckets.get(who)
         if bucket is None:
-            _make_room(self._buckets)
-            bucket = self._buckets[site] = Bucket(float(most), now_s)
+            _make_room(buckets)
+            bucket = buckets[who] = Bucket(float(most), now_s)
         bucket.left = min(float(most), bucket.left + rate * (now_s - bucket.at_s)) - 1.0
         bucket.at_s = now_s
-        return 0.0 if bucket.left >= 0.0 else HELD_MIN_S - bucket.left / rate
+        return bucket
 
     def broke_a_rule(self, site: SiteId) -> float:
         """For how many seconds it has to stay outside."""
-        now_s = self._clock()
-        before = self._offences.pop(site, None)
+        now_s, who = self._clock(), self._answers(site)
+        before = self._offences.pop(who, None)
         fresh = before is None or now_s > before.last_s + FORGIVEN_S
         count = 1 if before is None or fresh else before.count + 1
         counted = count - MEMBER_MAY_BREAK if self._is_of_run(site) else count
         wait_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2.0 ** min(30, counted - 1)) if counted > 0 else 0.0
         _make_room(self._offences)
-        self._offences[site] = Offence(count, now_s, now_s + wait_s)
+        self._offences[who] = Offence(count, now_s, now_s + wait_s, site)
         return wait_s
 
     def was_sent_away(self, site: SiteId) -> bool:
         """Its link has just been lost: because it broke a rule? Asked once for each link."""
-        offence = self._offences.get(site)
-        if offence is None or not offence.closing:
+        offence = self._offences.get(self._answers(site))
+        if offence is None or offence.closing != site:
             return False
-        offence.closing = False
+        offence.closing = ""
         return True
+
+    # -- whether it may come in
 
     def block(self, sites: Iterable[SiteId]) -> None:
         """No link with these from now on, and with no others."""
@@ -106,22 +147,36 @@ class Conduct:
         """Why there is to be no link with a site now; empty: there may be."""
         if site in self.blocked:
             return "blocked by this site's operator"
-        wait_s = self.waits_s(site)
-        return f"it broke the rules; not let in for {wait_s:.0f} s more" if wait_s else ""
+        if wait_s := self.waits_s(site):
+            return f"it broke the rules; not let in for {wait_s:.0f} s more"
+        links = None if self._is_of_run(site) else self._links.get(self._answers(site))
+        if links is None:
+            return ""
+        wait_s = (1.0 - links.left) / GUEST_LINKS_PER_S - (self._clock() - links.at_s)
+        return f"its links come and go; not let in for {wait_s:.0f} s more" if wait_s > 0.0 else ""
 
     def waits_s(self, site: SiteId) -> float:
         """For how many seconds more it stays outside; 0: it may come in."""
-        offence = self._offences.get(site)
+        offence = self._offences.get(self._answers(site))
         return max(0.0, offence.until_s - self._clock()) if offence is not None else 0.0
 
-    def has_room(self, site: SiteId, linked: tuple[SiteId, ...]) -> bool:
-        """Whether one more guest may be linked; there is always room for the run."""
+    def why_no_room(self, site: SiteId, linked: tuple[SiteId, ...]) -> str:
+        """Why no link is left for it beside those of these; empty: one is. There is always room for the run, and who is
+        named by nobody takes none of those that are."""
         if site in linked or self._is_of_run(site):
-            return True
-        return sum(not self._is_of_run(one) for one in linked) < GUESTS_LINKED_MAX
+            return ""
+        guests = [one for one in linked if not self._is_of_run(one)]
+        network = self._networks.get(site)
+        alike = [one for one in guests if (one in self._networks) == (network is not None)]
+        if len(alike) >= GUESTS_LINKED_MAX:
+            return f"{GUESTS_LINKED_MAX} sites outside the run are linked already"
+        near = [one for one in alike if self._networks.get(one) == network]
+        if network is not None and len(near) >= GUESTS_OF_NETWORK_MAX:
+            return f"{GUESTS_OF_NETWORK_MAX} sites that nobody has named are linked from {network} already"
+        return ""
 
 
-def _make_room(kept: dict[SiteId, Any]) -> None:
+def _make_room(kept: dict[Any, Any]) -> None:
     """The oldest goes."""
     while len(kept) >= REMEMBERED_MAX:
         del kept[next(iter(kept))]

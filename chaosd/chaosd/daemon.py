@@ -109,7 +109,7 @@ class Daemon:
         """What carries this site's effects out."""
         config, site, metrics, machine = self.config, self.identity.site, self.metrics, driver.machine
         self._trust, self._keys = TrustList(config, driver), KeyChanges(config.data_dir, self.identity, driver)
-        neighbours = Neighbours(driver, self._trust, open_to_all=config.admission == "open")
+        neighbours = Neighbours(driver, self._trust)
         transport = self.make_transport(neighbours, self._transport_settings())
         rounds_log = self.make_rounds_log()
         reports = EngineReports(driver, neighbours, rounds_log)
@@ -232,7 +232,7 @@ class Daemon:
             await page.start()
             await driver.workers.start()
             self._catch_signals(loop)
-            driver.start(self._trust.addresses())
+            driver.start(self._trust.told())
             if self.config.send_bytes_per_s:
                 reloading.limit_sending(driver, self.config)
             self._trust.started()
@@ -296,8 +296,8 @@ class Daemon:
         self._reload("SIGHUP")
 
     def _reload(self, cause: str) -> Outcome:
-        addresses = self._trust.addresses
-        self.config, outcome = reloading.reloaded(self.config, self.reload, self.driver, addresses, cause=cause)
+        lists = self._trust.told
+        self.config, outcome = reloading.reloaded(self.config, self.reload, self.driver, lists, cause=cause)
         self._trust.config = self.config
         return outcome
 

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 
 from chaos_protocols import effects, events
 from chaos_protocols.agreement.raft import Persist
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import SITES_MAX, SiteId, short
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.plans import Reached
@@ -108,13 +108,13 @@ class Driver:
 
     # -- the loop of events and effects
 
-    def start(self, peers: tuple[tuple[SiteId, str], ...]) -> None:
+    def start(self, lists: events.PeersChanged) -> None:
         loop = asyncio.get_running_loop()
         self.stopped = loop.create_future()
         self.started_s = self.now_s()
         self.spawn(self.metrics.watch_loop, "watch the loop")
         self._keeper.look()
-        self.feed(events.Started(peers=peers))
+        self.feed(events.Started(peers=lists.peers, sponsors=lists.sponsors))
 
     def now_s(self) -> float:
         """Not the loop's own clock: uvloop's counts in milliseconds, and stands still while a callback runs."""
@@ -299,9 +299,13 @@ class Driver:
             return self.feed(events.DialFailed(site=site, reason=refusal))
         try:
             await self.transport.dial(site, address, timeout_s=timeout_s)
+            self.conduct.linked(site)
         except DialError as error:
             if self._dial_failures.get(site) != str(error):  # once for each reason, not at every attempt
+                self._dial_failures.pop(site, None)
                 self._dial_failures[site] = str(error)
+                if len(self._dial_failures) > SITES_MAX:
+                    del self._dial_failures[next(iter(self._dial_failures))]
                 log.warning("no link: %s", self.names.in_text(str(error)))
             self.feed(events.DialFailed(site=site, reason=error.brief, why=error.why))
 

@@ -17,7 +17,7 @@ from chaos_protocols.wire.control import CodecError
 from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.recovered import RunRecovered
 from chaos_protocols.wishes import RecoveryTold
-from chaosd.conduct import GUESTS_LINKED_MAX
+from chaosd.addresses import network_of
 from chaosd.driver import Driver
 from chaosd.transport.handshake import Speaker
 from chaosd.transport.settings import KeptOut
@@ -29,29 +29,34 @@ REASON_MAX = 300
 
 
 class Neighbours:
-    """The `TransportEvents` of a daemon. `open_to_all`: every proven site may connect (`admission = "open"`)."""
+    """The `TransportEvents` of a daemon."""
 
-    def __init__(self, driver: Driver, trust: TrustList, *, open_to_all: bool) -> None:
-        self._driver, self._trust, self._open_to_all = driver, trust, open_to_all
+    def __init__(self, driver: Driver, trust: TrustList) -> None:
+        self._driver, self._trust = driver, trust
 
     # -- who may connect
 
-    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain) -> KeptOut | None:
+    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain, host: str) -> KeptOut | None:
         roster, conduct = self._driver.machine.roster, self._driver.conduct
         if not self.accepts(site, chain):
             return KeptOut(FORMER_KEY)
         if site in roster.banned:
             return KeptOut("banned from the run")
+        origin, linked = self._driver.machine.facts.origin, self._driver.transport.linked_sites()
+        # Who was in the run before that was recovered is to hear of it.
+        named = site in self._trust or site in roster.site_ids() or (origin is not None and site in origin.sites)
+        if named:
+            conduct.is_named(site)
+        elif self._trust.is_open:
+            conduct.calls_from(site, network_of(host), linked)
         if refusal := conduct.why_not(site):
             return KeptOut(refusal)
-        if not conduct.has_room(site, self._driver.transport.linked_sites()):
-            return KeptOut(f"{GUESTS_LINKED_MAX} sites outside the run are linked already")
-        origin = self._driver.machine.facts.origin
-        if self._open_to_all or site in self._trust or site in roster.site_ids():
-            return None
-        if origin is not None and site in origin.sites:
-            return None  # it was in the run before that was recovered, and is to hear of it
-        return KeptOut("not trusted by this site", stranger=True)
+        if full := conduct.why_no_room(site, linked):
+            return KeptOut(full)
+        return None if named or self._trust.is_open else KeptOut("not trusted by this site", stranger=True)
+
+    def let_in(self, site: SiteId) -> None:
+        self._driver.conduct.linked(site)
 
     def accepts(self, site: SiteId, chain: KeyChain) -> bool:
         return self._driver.machine.link_keys.accepts(site, chain)

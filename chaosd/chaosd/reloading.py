@@ -13,7 +13,6 @@ from aiohttp import web
 
 from chaos_protocols.effects import Record
 from chaos_protocols.events import PeersChanged
-from chaos_protocols.names import SiteId
 from chaos_protocols.wishes import SendLimitSet
 from chaosd.api.answers import json_answer
 from chaosd.api.status import Outcome
@@ -29,13 +28,13 @@ def reloaded(
     config: SiteConfig,
     read: Callable[[], SiteConfig] | None,
     driver: Driver,
-    neighbours: Callable[[SiteConfig], tuple[tuple[SiteId, str], ...]],
+    lists: Callable[[SiteConfig], PeersChanged],
     *,
     cause: str = "SIGHUP",
 ) -> tuple[SiteConfig, Outcome]:
     """The configuration that is in force from now on, and what was done, and was not; that is in the log and the
-    events, too. `neighbours`: whom a site of that configuration dials, with what was changed by command. `cause`: who
-    asked."""
+    events, too. `lists`: what the machine of a site of that configuration is told, with what was changed by command.
+    `cause`: who asked."""
     began_s = time.monotonic()
 
     def told(done: bool, reason: str) -> Outcome:
@@ -61,8 +60,8 @@ def reloaded(
         logging.getLogger().setLevel(after.log_level.upper())
     if "send_limit_mbit" in taken:
         limit_sending(driver, after)
-    if "peers" in taken:
-        driver.feed(PeersChanged(peers=neighbours(after)))
+    if lists(after) != lists(config):
+        driver.feed(lists(after))
     words = [f"taken over: {', '.join(taken) or 'nothing'}"]
     if kept:
         words.append(f"only at the next start: {', '.join(kept)}")

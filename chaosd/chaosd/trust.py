@@ -82,9 +82,18 @@ class TrustList:
         """Whom this site dials by configuration or command."""
         return self._changes.neighbours(self.config)
 
-    def addresses(self, config: SiteConfig | None = None) -> tuple[tuple[SiteId, str], ...]:
-        """Of the neighbours (of a site of that configuration), as the machine takes them."""
-        return tuple((peer.site, peer.address) for peer in self._changes.neighbours(config or self.config))
+    @property
+    def is_open(self) -> bool:
+        """Every site that has proven itself may connect."""
+        return self.config.admission == "open"
+
+    def told(self, config: SiteConfig | None = None) -> PeersChanged:
+        """What the machine is told of the lists (of a site of that configuration): where everybody may connect it
+        believes, while it was in no run yet, its peers or, if it has none, the sites on its list, and nobody else."""
+        config = config or self.config
+        peers = tuple((peer.site, peer.address) for peer in self._changes.neighbours(config))
+        listed = tuple(site for site, _ in peers) or tuple(self._changes.trusted(config))
+        return PeersChanged(peers=peers, sponsors=listed if config.admission == "open" else None)
 
     def named(self, sites: Collection[SiteId]) -> list[tuple[SiteId, str]]:
         """These with their names: that which this site's operator has given, and that of the run; else with ""."""
@@ -301,9 +310,9 @@ class TrustList:
 
     def _take(self, changes: ListChanges, words: str) -> None:
         write_changes(self.config.data_dir, changes)
-        before, self._changes = self.addresses(), changes
-        if self.addresses() != before:
-            self._driver.feed(PeersChanged(peers=self.addresses()))
+        before, self._changes = self.told(), changes
+        if self.told() != before:
+            self._driver.feed(self.told())
         told = Record(
             kind="reload", subject=self.config.name, cause="command", outcome="done", duration_s=None, reason=words
         )

@@ -1,8 +1,6 @@
 """Everything that can happen to a site, as its machine sees it: facts, in the past tense.
 
-The driver (in the daemon) and the simulator make them; `SiteMachine.handle` takes them, one at a time, with the time
-`now_s`.
-"""
+The driver and the simulator make them; `SiteMachine.handle` takes them, one at a time, with the time `now_s`."""
 
 from __future__ import annotations
 
@@ -23,16 +21,18 @@ from chaos_protocols.wishes import Wish
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The daemon runs; `peers` are the neighbours from its configuration."""
+    """The daemon runs, with the neighbours of its configuration. `sponsors`: believed while in no run (spec 4.12)."""
 
     peers: tuple[tuple[SiteId, str], ...]
+    sponsors: tuple[SiteId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeersChanged:
-    """The configuration was read again; `peers` are the neighbours that it names now."""
+    """The configuration was read again; `peers` are the neighbours that it names now; `sponsors` as in `Started`."""
 
     peers: tuple[tuple[SiteId, str], ...]
+    sponsors: tuple[SiteId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

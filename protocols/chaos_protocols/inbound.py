@@ -125,9 +125,10 @@ class Inbound:
             case messages.RaftEnvelope(message=inner):
                 return self._replica.raft.receive(source, inner, now_s=self._outbox.now_s)
             case messages.Heartbeat():
-                if self._network.heard_beat(source, message):
+                of_run = participation.client.is_of_run(source)
+                if self._network.heard_beat(source, message, of_run=of_run):
                     self._network.name_runs(participation.client.is_of_run)
-                    if participation.client.is_of_run(source):
+                    if of_run:
                         self._outbox.emit(self._replica.heard_log(source, message.log_index, message.log_head))
                     participation.heard(source, message)
                     if participation.client.has_resigned(source, message):

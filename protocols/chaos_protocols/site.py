@@ -168,7 +168,7 @@ class SiteMachine(SiteParts):
 
     def _started(self, event: events.Started) -> None:
         self.network.name_runs(self.participation.client.is_of_run)
-        self.participation.links.started(event.peers)
+        self.participation.links.started(event)
         self.participation.roster_changed(self.roster, None)
 
     def _received(self, event: events.EnvelopeReceived) -> None:

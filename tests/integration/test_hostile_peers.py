@@ -39,11 +39,13 @@ from chaos_protocols.wire.handshake import (
 )
 from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaosd.conduct import Conduct
+from chaosd.config.model import SiteConfig
 from chaosd.identity import Identity
 from chaosd.neighbours import Neighbours
 from chaosd.transport.handshake import DialerHandshake, encode
 from chaosd.transport.settings import HANDSHAKES_MAX
 from chaosd.transport.tls import client_context
+from chaosd.trust import TrustList
 
 HALF_OPEN = 1000
 PATIENT_S = 4.0
@@ -122,8 +124,8 @@ def test_guests_that_never_complete_their_links_take_no_more_room_than_others(
             link_keys=SimpleNamespace(accepts=b.events.accepts), links=SimpleNamespace(up_sites=tuple),
         )  # fmt: skip
         driver: Any = SimpleNamespace(transport=b.transport, conduct=Conduct(lambda _: False), machine=machine)
-        nobody: Any = ()
-        monkeypatch.setattr(b.events, "keeps_out", Neighbours(driver, nobody, open_to_all=True).keeps_out)
+        lists = TrustList(SiteConfig(name="b", data_dir=tmp_path, admission="open"), driver)
+        monkeypatch.setattr(b.events, "keeps_out", Neighbours(driver, lists).keeps_out)
         await start(b)
         codes, writers = [], []
         for number in range(5):

@@ -113,7 +113,10 @@ class Recorder:
     def accepts(self, site: SiteId, chain: KeyChain) -> bool:
         return site_of(chain.first) == site
 
-    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain) -> KeptOut | None:
+    def let_in(self, site: SiteId) -> None:
+        """It shows in `asked`."""
+
+    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain, host: str) -> KeptOut | None:
         self.asked.append((site, purpose))
         return None if site in self.trusted else KeptOut("not in the roster of this test", stranger=True)
 

@@ -11,7 +11,7 @@ import functools
 from typing import Protocol
 
 from chaos_protocols.causes import Cause
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import SITES_MAX, SiteId, short
 from chaos_protocols.wire.handshake import Session
 from chaosd.transport.dialer import Attempt, DialerContext, Yielded
 from chaosd.transport.errors import DialError
@@ -46,7 +46,7 @@ class Dials:
         self._arrivals: dict[SiteId, asyncio.Future[None]] = {}
         """Done when a link of that site comes up, whoever dialed it."""
         self._known: dict[SiteId, Session] = {}
-        """The session of the last link to each site that was up."""
+        """The session of the last link to each site that was up; of the SITES_MAX that came up last."""
         self._attempts_made = 0
         self._widening = Widening(context)
         self._closing = False
@@ -92,7 +92,10 @@ class Dials:
 
     def link_up(self, link: Link) -> None:
         """By whichever dial."""
+        self._known.pop(link.site, None)
         self._known[link.site] = link.session
+        if len(self._known) > SITES_MAX:
+            del self._known[next(iter(self._known))]
         attempt = self._attempts.get(link.site)
         if attempt is not None and attempt.session != link.session:
             attempt.supersede()

@@ -167,9 +167,12 @@ class TransportEvents(Protocol):
     is reported once `Transport.close` was called. No call happens from inside a method of Transport.
     """
 
-    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain) -> KeptOut | None:
+    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain, host: str) -> KeptOut | None:
         """May this proven site connect, with the key that this chain leads to? None = yes; otherwise why not, for this
-        end only."""
+        end only. `host`: it calls from there."""
+
+    def let_in(self, site: SiteId) -> None:
+        """Its control connection was accepted."""
 
     def accepts(self, site: SiteId, chain: KeyChain) -> bool:
         """Whether a key to which this chain leads counts for that site, as far as is known here."""

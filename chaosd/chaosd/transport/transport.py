@@ -13,7 +13,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import SITES_MAX, SiteId, short
 from chaos_protocols.wire.handshake import ACCEPTED, PURPOSE_CONTROL, REFUSED_RUN, Hello, Session, Verdict
 from chaos_protocols.wire.versions import agreed
 from chaosd.addresses import lies_at, split_address
@@ -209,7 +209,7 @@ class Transport:
             own_recovered=self._events.recovered(),
             own_start=self._starts.own(),
             newest=self._starts.newest(site, chain, self._events.newest_start(site)),
-            kept_out=self._events.keeps_out(site, hello.purpose, chain),
+            kept_out=self._events.keeps_out(site, hello.purpose, chain, connection.peer_host),
             link=link.standing if link is not None and weighs(link.speaker.chain, chain) else None,
             committed=self._dials.is_committed(site),
         )
@@ -230,6 +230,7 @@ class Transport:
     def adopt(self, site: SiteId, hello: Hello, connection: PeerConnection) -> None:
         if hello.purpose == PURPOSE_CONTROL:
             self._dials.give_way(site)
+            self._tell(self._events.let_in, site)
             speaker = Speaker(versions=hello.versions, software=hello.software, chain=chain_of(hello))
             address = self._believed(site, hello, connection)
             link = self.new_link(site, hello.incarnation, hello.session, hello.streams, address, speaker)
@@ -253,6 +254,8 @@ class Transport:
         if (standing := self._links.get(site)) is not None:
             restarted = incarnation != standing.incarnation
             standing.close(f"replaced by {f'start {incarnation} of that daemon' if restarted else 'a redial'}")
+        for gone in [one for one in self._progress if one not in self._links][: len(self._progress) - SITES_MAX]:
+            del self._progress[gone]
         progress = self._progress.setdefault(site, BulkProgress())
         link = self._paths.link(self, site, incarnation, session, streams, progress)
         link.address = address

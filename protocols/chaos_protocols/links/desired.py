@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import AnswerRequest
-from chaos_protocols.events import LinkChangeRequested, PeersChanged
+from chaos_protocols.events import LinkChangeRequested, PeersChanged, Started
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.scheduler_client import SchedulerClient
@@ -62,12 +62,12 @@ class DesiredLinks:
         self._linked_s = outbox.now_s
         """When this site last had a link that leads anywhere."""
 
-    def started(self, peers: tuple[tuple[SiteId, str], ...]) -> None:
+    def started(self, event: Started) -> None:
         """The daemon runs: dial the neighbours of its configuration, and those of the last roster that it knew."""
-        for site, address in peers:
+        for site, address in event.peers:
             self._peers[site] = address
             self._network.want(site, address)
-        self._client.sponsored_by(site for site, _ in peers)
+        self._client.sponsored_by(event)
         known = self._replica.last_known
         for site in known.neighbours(self._replica.site):
             self._want(site, known)
@@ -75,7 +75,7 @@ class DesiredLinks:
     def peers_changed(self, event: PeersChanged) -> None:
         """Dial whom the configuration names now. Whom it names no more is dialled only if the roster has that link; a
         link that is up stays, since a round may need it."""
-        self._client.sponsored_by(site for site, _ in event.peers)
+        self._client.sponsored_by(event)
         named, agreed = dict(event.peers), self._replica.roster.neighbours(self._replica.site)
         for site in sorted(self._peers.keys() - named.keys()):
             del self._peers[site]

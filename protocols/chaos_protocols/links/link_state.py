@@ -171,7 +171,7 @@ class LinkStateTable:
         known = self._reports.get(key)
         if known is not None and (known.incarnation, known.sequence) >= (envelope.incarnation, envelope.sequence):
             return False
-        if known is None and not self._has_room(source):
+        if known is None and not self._has_room(source, report):
             return False
         told = self._told.pop(source, set())
         told.add(report.neighbour)
@@ -187,18 +187,37 @@ class LinkStateTable:
         self._forget_outsiders()
         return True
 
-    def _has_room(self, source: SiteId) -> bool:
-        """For a report of one more link of this site."""
+    def _has_room(self, source: SiteId, report: LinkStateAdvertisement) -> bool:
+        """For a report of one more link of this site. Where one of the run has told of enough, the oldest of those with
+        outsiders that are gone gives way: else these would keep its true links out."""
         inside = self._inside
         if source == self.site:
             return True
         each_max = SITES_MAX if inside is None else REPORTS_EACH_MAX + (len(inside) if source in inside else 0)
-        if len(self._told.get(source, ())) >= each_max:
+        if len(self._told.get(source, ())) >= each_max and not self._forget_a_gone(source, report):
             return False
         if len(self._reports) >= REPORTS_MAX and not self.is_outside(source):
             for outsider in [one for one in self._told if self.is_outside(one)][:1]:
                 self._forget(outsider)
         return len(self._reports) < REPORTS_MAX
+
+    def _forget_a_gone(self, source: SiteId, report: LinkStateAdvertisement) -> bool:
+        """Whether one of its links with an outsider that was down could be forgotten for this report."""
+        if self.is_outside(source) or (not report.up and self.is_outside(report.neighbour)):
+            return False
+        gone = [key for far in self._told[source] if self.is_outside(far) and (key := (source, far)) in self._denied]
+        if not gone:
+            return False
+        oldest = min(gone, key=lambda key: (self._reports[key].incarnation, self._reports[key].sequence))
+        self._told[source].discard(oldest[1])
+        self._drop(oldest)
+        return True
+
+    def forget_link(self, neighbour: SiteId) -> None:
+        """What this site has said of its own link with one that is gone."""
+        if neighbour in self._told.get(self.site, ()):
+            self._told[self.site].discard(neighbour)
+            self._drop((self.site, neighbour))
 
     def _forget_outsiders(self) -> None:
         """All but those that had news last."""

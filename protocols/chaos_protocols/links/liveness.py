@@ -5,6 +5,7 @@ trip, one XX"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
@@ -21,6 +22,8 @@ from chaos_protocols.wire.control import Heartbeat
 
 BEATS_REMEMBERED = 64
 """Send times kept for the round-trip time; an echo older than this many beats tells nothing new."""
+GONE_MAX = 64
+"""Sites outside the run that were linked and are not: so many of them are remembered, those that went last."""
 LATE_BEATS_MIN = 0.2
 """A beat that is later than this share of the time between two of them: this site stood still, or lacks a processor."""
 LATE_KEPT = 0.98
@@ -175,6 +178,14 @@ class LinkTable:
         longest_s, site = max(waits, default=(0.0, None))
         return (site, longest_s) if longest_s else (None, 0.0)
 
+    def gone(self, is_kept: Callable[[SiteId], bool]) -> list[SiteId]:
+        """Sites that are not linked, nor dialled, nor to be kept: all but the GONE_MAX that went last."""
+        if len(self.neighbours) <= GONE_MAX:
+            return []
+        down = [one for one in self.neighbours.values() if one.phase is LinkPhase.DOWN and not one.wanted]
+        found = sorted((one.retry_at_s, one.site) for one in down if not is_kept(one.site))
+        return [site for _, site in found[: max(0, len(found) - GONE_MAX)]]
+
     def take_notices(self) -> list[Notice]:
         """What the owner has to hear of, in order; nothing is left."""
         notices, self.notices = self.notices, []
@@ -195,6 +206,10 @@ class LinkTable:
         """Do not dial again; a link that is up stays until somebody closes it."""
         if site in self.neighbours:
             self.neighbours[site].wanted, self._deadline_s = False, None
+
+    def drop(self, site: SiteId) -> None:
+        """Remember no more of a site that is not linked."""
+        del self.neighbours[site]
 
     def unwant(self, site: SiteId, reason: str) -> list[Effect]:
         """Close the link, if there is one, and do not dial again. Not a failure: no notice."""

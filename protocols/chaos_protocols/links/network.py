@@ -152,6 +152,7 @@ class Network:
 
     def beat(self, scheduler: SiteId | None, completed_round: int, phase: str) -> None:
         """One over every live link: how this site sees the run, and where it stands."""
+        self.forget_gone()
         outbox, roster = self._outbox, self._replica.roster
         sequence = self.links.next_beat(now_s=outbox.now_s)
         others = self.steps.told(roster.site_ids(), now_s=outbox.now_s)
@@ -189,7 +190,21 @@ class Network:
         }
         return {site: error for site, error in told.items() if error is not None}
 
-    def heard_beat(self, site: SiteId, beat: Heartbeat) -> bool:
+    def forget_gone(self) -> None:
+        """Of sites outside the run that had a link, whatever was heard of them: keys cost nothing, and each would be
+        remembered, and told to every new neighbour, for ever (spec 4.22)."""
+        roster, replica = self._replica.roster, self._replica
+
+        def is_kept(site: SiteId) -> bool:
+            return replica.has(site) or roster.gone(site) is not None or replica.last_known.record(site) is not None
+
+        for site in self.links.gone(is_kept):
+            self.links.drop(site)
+            self.versions.forget(site)
+            self.steps.forget(site)
+            self.router.overlay.forget_link(site)
+
+    def heard_beat(self, site: SiteId, beat: Heartbeat, *, of_run: bool) -> bool:
         """A neighbour lives, and says where it stands. False: it is in another run, and the link is closed."""
         here = self._replica.roster.run_id
         if other_run(here, beat.run_id):
@@ -200,7 +215,7 @@ class Network:
             return False
         neighbour = self.links.neighbours.get(site)
         if neighbour is not None:
-            self.steps.heard(site, neighbour.incarnation, beat, now_s=self._outbox.now_s)
+            self.steps.heard(site, neighbour.incarnation, beat, now_s=self._outbox.now_s, of_run=of_run)
         self.links.heartbeat_received(site, beat, now_s=self._outbox.now_s)
         return True
 

@@ -53,7 +53,7 @@ class SiteVersions:
             self._software[site] = software
 
     def forget(self, site: SiteId) -> None:
-        """Whoever has said all this was not the site."""
+        """Whoever has said all this was not the site, or it is gone."""
         self._spoken.pop(site, None)
         self._met.pop(site, None)
         self._said.pop(site, None)

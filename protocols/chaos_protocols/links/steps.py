@@ -44,13 +44,17 @@ class Steps:
         """The newest word of a site."""
         return self._known.get(site)
 
-    def heard(self, site: SiteId, incarnation: int, beat: Heartbeat, *, now_s: float) -> None:
-        """A neighbour says where it stands, and what it knows of others."""
+    def forget(self, site: SiteId) -> None:
+        """It is gone."""
+        self._known.pop(site, None)
+
+    def heard(self, site: SiteId, incarnation: int, beat: Heartbeat, *, now_s: float, of_run: bool = True) -> None:
+        """A neighbour says where it stands; one of the run, too, what it knows of others."""
         if self._is_news(site, incarnation, beat.sequence, direct=True):
             self._known[site] = HeardStep(
                 incarnation, beat.sequence, beat.round, beat.phase, now_s, True, beat.encoding_error
             )
-        for one in beat.others:
+        for one in beat.others if of_run else ():
             if one.site != self._site and self._is_news(one.site, one.incarnation, one.sequence, direct=False):
                 at_s = now_s - one.age_s
                 self._known[one.site] = HeardStep(

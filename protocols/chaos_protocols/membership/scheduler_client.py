@@ -6,12 +6,12 @@ is said by `joining.py`, `leaving.py` and the state's parts. Driven by `Particip
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from chaos_protocols.agreement.raft.config import majority
 from chaos_protocols.agreement.replica import RosterReplica
-from chaos_protocols.events import Event
+from chaos_protocols.events import Event, PeersChanged, Started
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import SiteId
@@ -41,7 +41,8 @@ class SchedulerClient:
         self._replica = replica
         self._network = network
         self._membership = membership
-        self._sponsors: frozenset[SiteId] = frozenset()
+        self._sponsors: frozenset[SiteId] | None = None
+        """Whom it believes until it has been in a run; None: whoever is linked with it."""
         self.bans: tuple[SiteId, ...] = ()
         """Whom this site's operator wants out of the run."""
         self._bounds: tuple[Bounds, tuple[Bounds, int]] | None = None
@@ -118,9 +119,11 @@ class SchedulerClient:
         self._network.tell(target, message)
         return True
 
-    def sponsored_by(self, peers: Iterable[SiteId]) -> None:
-        """The peers of its configuration, whom this site believes until it has been in a run."""
-        self._sponsors = frozenset(peers)
+    def sponsored_by(self, event: Started | PeersChanged) -> None:
+        """Whom this site believes until it has been in a run: the peers of its configuration. One that has none
+        believes whoever is linked with it, unless everybody may be."""
+        peers = frozenset(site for site, _ in event.peers)
+        self._sponsors = frozenset(event.sponsors) if event.sponsors is not None else peers or None
 
     def bans_changed(self, event: BansChanged) -> None:
         """The operator has said so, or takes it back: at once, and in each report from then on."""
@@ -176,11 +179,12 @@ class SchedulerClient:
     def is_of_run(self, site: SiteId) -> bool:
         """Whether it is one of those that this site knows the run to consist of: its roster's and the agreement's, as
         its journal has them, in whatever life of its daemon. A site that was never in a run has none, and takes its
-        peers for it; one that has no peers, whoever is linked with it, which its operator has let in by name."""
+        peers for it; one that has no peers, whoever is linked with it, which its operator has let in by name. Where
+        everybody may connect, only those that he has named."""
         replica = self._replica
         if site == replica.site or replica.has(site):
             return True
-        return not replica.was_in_run and (site in self._sponsors or not self._sponsors)
+        return not replica.was_in_run and (self._sponsors is None or site in self._sponsors)
 
     def is_trusted(self, source: SiteId) -> bool:
         """Whether `source` may say what only sites of the run say (spec 4.12): one of them, or whom this site takes for

@@ -74,9 +74,9 @@ def test_a_site_of_the_run_may_break_a_few_rules_before_it_waits(rig: Rig) -> No
 
 def test_a_number_of_guests_is_linked_and_the_run_beside_them(rig: Rig) -> None:
     guests = tuple(SiteId(f"{number:032x}") for number in range(limits.GUESTS_LINKED_MAX))
-    assert rig.conduct.has_room(GUEST, guests[1:]) and not rig.conduct.has_room(GUEST, guests)
-    assert rig.conduct.has_room(guests[0], guests), "it has its place already"
-    assert rig.conduct.has_room(MEMBER, guests)
+    assert not rig.conduct.why_no_room(GUEST, guests[1:]) and rig.conduct.why_no_room(GUEST, guests)
+    assert not rig.conduct.why_no_room(guests[0], guests), "it has its place already"
+    assert not rig.conduct.why_no_room(MEMBER, guests)
 
 
 def test_what_is_remembered_is_bounded(rig: Rig) -> None:

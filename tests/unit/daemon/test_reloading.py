@@ -43,9 +43,9 @@ def level_as_before() -> Iterator[None]:
     logging.getLogger().setLevel(before)
 
 
-def configured(config: SiteConfig) -> tuple[tuple[SiteId, str], ...]:
+def configured(config: SiteConfig) -> PeersChanged:
     """Nothing was changed by command."""
-    return tuple((SiteId(peer.site), peer.address) for peer in config.peers)
+    return PeersChanged(peers=tuple((SiteId(peer.site), peer.address) for peer in config.peers))
 
 
 def again(tmp_path: Path, before: str, after: str) -> tuple[SiteConfig, FakeDriver]:

@@ -167,20 +167,20 @@ def test_a_member_stays_trusted_and_the_answer_says_so(tmp_path: Path) -> None:
 def test_a_peer_is_dialled_at_once_and_after_a_restart_and_may_connect(rig: Rig) -> None:
     assert rig.trust.add_peer(peer(B, name="Hungary")).done
     assert rig.driver.fed == [events.PeersChanged(peers=((B, "b.example:7400"),))]
-    assert B in rig.trust and rig.again().addresses() == ((B, "b.example:7400"),)
+    assert B in rig.trust and rig.again().told().peers == ((B, "b.example:7400"),)
     assert rig.trust.called(B) == "Hungary (bbbbbbbb)" and rig.trust.called(C) == C[:8]
     assert "already" in rig.trust.add_peer(peer(B, name="Hungary")).reason
-    assert rig.trust.remove_peer("Hungary").done and rig.again().addresses() == () and B not in rig.trust
+    assert rig.trust.remove_peer("Hungary").done and rig.again().told().peers == () and B not in rig.trust
     assert not rig.trust.remove_peer(B).done
 
 
 def test_a_configured_peer_gets_another_address_and_can_be_removed(tmp_path: Path) -> None:
     rig = Rig(tmp_path, peers=(PeerConfig(site=B, address="old:1"), PeerConfig(site=C, address="c:1")))
     assert rig.trust.add_peer(peer(B)).done
-    assert rig.again().addresses() == ((C, "c:1"), (B, "b.example:7400"))
+    assert rig.again().told().peers == ((C, "c:1"), (B, "b.example:7400"))
     assert rig.trust.remove_peer("bbbb").done and rig.trust.remove_peer("cccc").done
-    assert rig.again().addresses() == ()
-    assert rig.trust.add_peer(DialledPeer(site=C, address="c:1")).done and rig.again().addresses() == ((C, "c:1"),)
+    assert rig.again().told().peers == ()
+    assert rig.trust.add_peer(DialledPeer(site=C, address="c:1")).done and rig.again().told().peers == ((C, "c:1"),)
 
 
 @pytest.fixture

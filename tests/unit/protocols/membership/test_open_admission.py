@@ -1,0 +1,117 @@
+"""A site where everybody may connect: whom it believes while it was in no run, and what is left of those that are gone
+(spec 4.12, 4.15, 4.22)."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.unit.protocols.links.test_router import report
+from tests.unit.protocols.membership.test_belief import forged
+from tests.unit.protocols.one_site import A, B, Bench, C, D, E, heartbeat, link, roster_of, router_of
+
+from chaos_protocols import events
+from chaos_protocols.links.link_state import REPORTS_EACH_MAX
+from chaos_protocols.links.liveness import GONE_MAX
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.steps import STEPS_TOLD_MAX, SiteStep
+from chaos_protocols.wire.versions import SPOKEN
+
+LINE = roster_of(A, B, C, links=(link(A, B), link(B, C)))
+
+
+def key(number: int) -> SiteId:
+    return SiteId(f"{number:032x}")
+
+
+def open_site(*sponsors: SiteId) -> Bench:
+    """B, in no run yet, without peers; its operator has named these."""
+    bench = Bench(B)
+    bench.handle(events.PeersChanged(peers=(), sponsors=sponsors))
+    return bench.up(A, D)
+
+
+def test_a_stranger_makes_no_run_of_an_open_site_that_names_nobody() -> None:
+    bench = open_site()
+    bench.hear(D, heartbeat(epoch=3, scheduler=D, knows_you=False))
+    bench.hear(D, forged(D))
+    assert not bench.machine.is_trusted(D) and bench.machine.scheduler_site() is None
+    assert bench.machine.raft.snapshot is None and not bench.machine.roster.sites
+
+
+def test_an_open_site_believes_whom_its_operator_has_named() -> None:
+    bench = open_site(A)
+    bench.hear(D, forged(D))
+    assert bench.machine.raft.snapshot is None
+    bench.hear(A, forged(A))
+    assert bench.machine.roster.member_ids() == (A,)
+
+
+def test_who_was_linked_once_is_not_remembered_for_ever() -> None:
+    """Where everybody may connect a key costs nothing, and each was remembered, looked at with every beat, and told to
+    every new neighbour, until the next start."""
+    bench = Bench(B, LINE).up(A, C)
+    gone = [key(number) for number in range(1, 3 * GONE_MAX)]
+    for site in gone:
+        bench.handle(events.LinkUp(site=site, incarnation=1, address="", versions=SPOKEN, software="1"), after_s=0.01)
+        bench.hear(site, heartbeat(scheduler=None))
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="it went", broke_a_rule=False))
+        bench.wait(0.1)
+    bench.wait(30.0)
+    network = bench.machine.network
+    kept = set(gone[-GONE_MAX:])
+    assert set(network.links.neighbours) == {A, C} | kept
+    assert {one.message.neighbour for one in network.router.overlay.envelopes() if one.source == B} <= {A, C} | kept
+    assert len(network.versions._met) <= GONE_MAX + 2 and len(network.steps._known) <= GONE_MAX + 2
+
+
+def test_a_member_that_is_down_and_a_peer_are_remembered_whatever_comes_and_goes() -> None:
+    run = roster_of(A, B, C, D, links=(link(A, B), link(B, C), link(A, D)))
+    bench = Bench(B, run, peers=(E,)).up(A, C, D)
+    bench.hear(D, heartbeat(round=7))
+    for site in (C, D):
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="cut", broke_a_rule=False))
+    bench.handle(events.DialFailed(site=D, reason="nobody there"))
+    for number in range(1, 2 * GONE_MAX):
+        bench.handle(events.LinkUp(site=key(number), incarnation=1, address=""), after_s=0.001)
+        bench.handle(events.LinkLost(site=key(number), incarnation=1, reason="it went", broke_a_rule=False))
+        bench.handle(events.DialFailed(site=key(number), reason="nobody there"))
+    bench.machine.network.forget_gone()
+    assert len(bench.machine.network.links.neighbours) == GONE_MAX + 4
+    assert {A, C, D, E} <= set(bench.machine.network.links.neighbours)
+    assert bench.machine.network.steps.of(D) is not None, "though the roster has no link of this site with it"
+
+
+def test_links_with_outsiders_that_are_gone_keep_no_true_link_of_that_site_out() -> None:
+    """At the others: a site that lets everybody in tells of each who came and went."""
+    one, roster = router_of(B), LINE
+    far = REPORTS_EACH_MAX + 50
+
+    def told(neighbour: SiteId, sequence: int, *, up: bool = True) -> bool:
+        said = report(A, neighbour, up=up, sequence=sequence)
+        return one.receive(A, said, roster=roster, own_up=(A, C))[0] is not None
+
+    for number in range(1, far):
+        assert told(key(number), 2 * number) and told(key(number), 2 * number + 1, up=False)
+    assert len(one.overlay.envelopes()) <= REPORTS_EACH_MAX + 3
+    assert told(E, 3 * far), "a newcomer's link"
+    assert not told(key(1), 3, up=False), "what had to give way is no news"
+
+
+def test_open_links_with_outsiders_do_not_give_way() -> None:
+    one = router_of(B)
+    said = [report(A, key(number), sequence=number) for number in range(1, REPORTS_EACH_MAX + 20)]
+    taken = [one.receive(A, each, roster=LINE, own_up=(A, C))[0] is not None for each in said]
+    assert taken.count(True) == REPORTS_EACH_MAX + 3 and not taken[-1]
+
+
+def test_a_guest_says_nothing_of_where_others_stand() -> None:
+    """What it makes up would fill the table, and tell an operator who recovers a run that others are further."""
+    bench = Bench(B, roster_of(A, B, C)).up(A, D)
+    lies = tuple(
+        SiteStep(site=site, incarnation=9, sequence=9, round=999, phase="compute", age_s=0.0)
+        for site in (C, *(key(number) for number in range(STEPS_TOLD_MAX - 1)))
+    )
+    bench.hear(D, msgspec.structs.replace(heartbeat(), others=lies))
+    assert bench.machine.network.steps.of(C) is None and len(bench.machine.network.steps._known) == 1
+    bench.hear(A, msgspec.structs.replace(heartbeat(), others=lies[:1]))
+    heard = bench.machine.network.steps.of(C)
+    assert heard is not None and heard.round == 999, "a neighbour of the run is believed, and may lie"
