@@ -122,6 +122,7 @@ class Daemon:
         )
         probe = LinkProbe(CountedSender(transport, metrics, OTHER))
         averaging = ReduceEngine(site, CountedSender(transport, metrics, AVERAGING), reports)
+        averaging.exchange.may_hold = machine.may_hold_results
         workers = WorkerSessions(
             config.worker_socket,
             driver.feed,

@@ -158,6 +158,10 @@ class SiteParts:
     def is_trusted(self, source: SiteId) -> bool:
         return self.participation.client.is_trusted(source)
 
+    def may_hold_results(self, site: SiteId) -> bool:
+        """Whether it is asked for a round's result (spec 10.9): it is of the run, or was until lately."""
+        return self.is_trusted(site) or self.roster.gone(site) is not None
+
     def round_status(self) -> RoundStatusReply:
         return self.participation.reporting.round_status()
 

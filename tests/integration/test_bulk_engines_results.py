@@ -80,7 +80,7 @@ async def test_a_result_is_fetched_however_it_is_cut(name: str, monkeypatch: pyt
         third.engine.fetch_result(number, digests[number], [first.site])
         await rig.until(lambda number=number: number in third.fetched)
         assert bytes(third.engine.result(number) or b"") == bytes(second.engine.result(number) or b"")
-    first.engine._exchange.hold(3, digests[3], 10, fine=False)
+    first.engine.exchange.hold(3, digests[3], 10, fine=False)
     third.engine.fetch_result(3, digests[3], [first.site])
     await rig.until(lambda: third.broken)
     assert {one for one, _ in third.broken} == {first.site}

@@ -44,6 +44,7 @@ class BulkEngines:
                 averaging.stop(tag)
             case effects.FetchResult(round=number, digest=digest):
                 assert node.machine is not None
+                averaging.exchange.may_hold = node.machine.may_hold_results
                 averaging.fetch_result(number, digest, node.machine.links.up_sites())
             case effects.DropResults(before_round=before_round):
                 averaging.drop_results(before_round)

@@ -62,6 +62,8 @@ rough, and a link may carry something else at the same time."""
 LEAST_S = 1e-6
 BURSTS_MAX = 64
 """Bursts under way towards this site, one for each neighbour; further ones are not answered."""
+REPLIES_EACH_MAX = 4
+"""Answers that wait until one neighbour reads; who does not read takes those of the others else."""
 STREAM = 1
 """Stream 0 belongs to the rounds."""
 
@@ -107,7 +109,7 @@ class LinkProbe:
         self._ids = itertools.count(1)
         self._answers: dict[tuple[SiteId, int], asyncio.Future[ProbeHeader]] = {}
         self._bursts: dict[SiteId, _Burst] = {}
-        self._replies: set[asyncio.Task[None]] = set()
+        self._replies: dict[asyncio.Task[None], SiteId] = {}
 
     async def measure(
         self,
@@ -252,11 +254,12 @@ class LinkProbe:
             self._reply(site, stream, report(message.id, burst.arrivals_s))
 
     def _reply(self, site: SiteId, stream: int, header: ProbeHeader) -> None:
-        if len(self._replies) >= BURSTS_MAX:
+        waiting = list(self._replies.values())
+        if len(waiting) >= BURSTS_MAX or waiting.count(site) >= REPLIES_EACH_MAX:
             return
         task = asyncio.get_running_loop().create_task(self._send(site, stream, header), name="probe reply")
-        self._replies.add(task)
-        task.add_done_callback(self._replies.discard)
+        self._replies[task] = site
+        task.add_done_callback(self._replies.pop)
 
     async def _send(self, site: SiteId, stream: int, header: ProbeHeader) -> None:
         try:

@@ -76,7 +76,7 @@ class ReduceEngine:
         self._site = site
         self._events = events
         self._machine = ReduceMachine(site)
-        self._exchange = ResultExchange(site)
+        self.exchange = ResultExchange(site)
         self._outbox: SendQueue[Tag | None] = SendQueue(
             sender,
             STREAM_AVERAGING,
@@ -189,7 +189,7 @@ class ReduceEngine:
             self._end_fetch()
             self._fetching = vectors.new_fetch(round_number, digest, self.bounds)
         counts = (vectors.chunk_count(fine=False), vectors.chunk_count(fine=True))
-        effects = self._exchange.fetch(
+        effects = self.exchange.fetch(
             round_number, digest, chunk_count=counts[0], fine_count=counts[1], holders=holders
         )
         self._run(effects)
@@ -201,13 +201,13 @@ class ReduceEngine:
         self._arrivals.drop(site)
         self._outbox.link_up(site)
         self._run(self._machine.link_up(site))
-        self._run(self._exchange.link_up(site))
+        self._run(self.exchange.link_up(site))
 
     def link_lost(self, site: SiteId) -> None:
         self._arrivals.drop(site)
         self._outbox.link_lost(site)
         self._machine.link_lost(site)
-        self._run(self._exchange.link_lost(site))
+        self._run(self.exchange.link_lost(site))
 
     def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         """Where the payload of this frame goes; None: nobody needs it."""
@@ -241,7 +241,7 @@ class ReduceEngine:
             case ChunkUp() | ChunkDown():
                 return self._machine.place(site, message)
             case ResultData():
-                return self._exchange.place(site, message)
+                return self.exchange.place(site, message)
             case _:
                 raise RemoteProtocolError(f"site {short(site)} sent a {type(message).__name__} with a payload")
 
@@ -256,11 +256,11 @@ class ReduceEngine:
                     self._run(self._machine.received(site, message, found=found))
             case ResultData():
                 if self._data_is_here(site, message, has_payload) is not None:
-                    self._run(self._exchange.received(site, message))
+                    self._run(self.exchange.received(site, message))
             case ChunkGrant() | ChunkWant() | ChunkGone():
                 self._run(self._machine.received(site, message))
             case ResultWant() | ResultHeld() | ResultPull() | ResultGone():
-                self._run(self._exchange.received(site, message))
+                self._run(self.exchange.received(site, message))
             case _:
                 raise RemoteProtocolError(f"a {type(message).__name__} does not belong on the averaging stream")
 
@@ -337,7 +337,7 @@ class ReduceEngine:
         assert self._fetching is not None
         result = self._fetching.result
         result.digest = vector_digest(result.hashes)
-        self._run(self._exchange.checked(effect, result.digest))
+        self._run(self.exchange.checked(effect, result.digest))
 
     def _result_verified(self, effect: ResultVerified) -> None:
         fetching, self._fetching = self._fetching, None
@@ -351,12 +351,12 @@ class ReduceEngine:
             self._end_fetch()
         self._forget(vectors, vectors.hold(result))
         count, fine = len(result.coded.chunks), vectors.is_fine(result.coded)
-        self._run(self._exchange.hold(result.round, result.digest, count, fine=fine))
+        self._run(self.exchange.hold(result.round, result.digest, count, fine=fine))
 
     def _forget(self, vectors: VectorMemory, rounds: list[int]) -> None:
         for one in rounds:
             self._machine.forget(one)
-            self._exchange.drop(one)
+            self.exchange.drop(one)
         vectors.forget(rounds)
 
     # -- helpers -------------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ class ReduceEngine:
             memory.close(keep_result=False)
 
     def _void_fetch(self, after_round: int) -> None:
-        if self._exchange.void_after(after_round):
+        if self.exchange.void_after(after_round):
             self._end_fetch()
 
     def _end_fetch(self) -> None:

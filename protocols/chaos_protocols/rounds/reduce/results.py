@@ -10,7 +10,7 @@ Driven by the reduce engine. Sources: spec 10.9; FlashRecovery III-E.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -54,6 +54,8 @@ class ResultExchange:
 
     def __init__(self, site: SiteId) -> None:
         self.site = site
+        self.may_hold: Callable[[SiteId], bool] = lambda _: True
+        """Whether a neighbour is asked: whoever says first that it holds a result is waited for."""
         self._held: dict[int, tuple[str, int, bool]] = {}
         self._pending: dict[SiteId, list[tuple[int, str]]] = {}
         self._fetch: _Fetch | None = None
@@ -86,7 +88,7 @@ class ResultExchange:
     ) -> list[ResultEffect]:
         """Get it; a second call for the same result adds holders, one for another result replaces the first.
         `fine_count`: chunks where it is cut finely; None: as many."""
-        new = {holder for holder in holders if holder != self.site}
+        new = {holder for holder in holders if holder != self.site and self.may_hold(holder)}
         current = self._fetch
         if current is None or (current.round, current.digest) != (round_number, digest):
             counts = (chunk_count, chunk_count if fine_count is None else fine_count)
@@ -137,7 +139,7 @@ class ResultExchange:
         """Ask it (again)."""
         effects = self.link_lost(site)
         fetch = self._fetch
-        if fetch is not None and not fetch.complete:
+        if fetch is not None and not fetch.complete and self.may_hold(site):
             fetch.holders.add(site)
             effects.append(SendBulk(site=site, header=ResultWant(round=fetch.round, digest=fetch.digest)))
         return effects

@@ -9,6 +9,7 @@ from tests.unit.protocols.membership.test_belief import forged
 from tests.unit.protocols.one_site import A, B, Bench, C, D, E, heartbeat, link, roster_of, router_of
 
 from chaos_protocols import events
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.links.link_state import REPORTS_EACH_MAX
 from chaos_protocols.links.liveness import GONE_MAX
 from chaos_protocols.names import SiteId
@@ -115,3 +116,9 @@ def test_a_guest_says_nothing_of_where_others_stand() -> None:
     bench.hear(A, msgspec.structs.replace(heartbeat(), others=lies[:1]))
     heard = bench.machine.network.steps.of(C)
     assert heard is not None and heard.round == 999, "a neighbour of the run is believed, and may lie"
+
+
+def test_who_was_never_in_the_run_is_not_asked_for_a_round_s_result() -> None:
+    gone = Departure(site=C, incarnation=1, cause="failed", reason="", last_round=3)
+    bench = Bench(B, roster_of(A, B, departed=(gone,))).up(A, C, D)
+    assert [bench.machine.may_hold_results(site) for site in (A, C, D)] == [True, True, False]

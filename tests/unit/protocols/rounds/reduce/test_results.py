@@ -236,3 +236,12 @@ def test_a_result_that_does_not_stand_any_more_is_fetched_no_further() -> None:
     assert exchange.received(B, data(1)) == []
     assert exchange.link_up(C) == []
     assert not exchange.void_after(0)
+
+
+def test_a_guest_is_not_asked_for_a_result_so_none_is_waited_for_that_it_says_it_holds() -> None:
+    """It said so first, sent nothing, and kept its link: the site that lacked the result waited for it."""
+    exchange = ResultExchange(A)
+    exchange.may_hold = lambda site: site != B
+    assert sent(exchange.fetch(4, "d", chunk_count=3, holders=[B, C])) == [(C, WANT)]
+    assert exchange.link_up(B) == [] and exchange.received(B, HELD) == []
+    assert sent(exchange.received(C, HELD)) == [(C, pull(0))]
