@@ -1,8 +1,8 @@
 """What a hostile guest can do to a run: rounds a second with and without it, and what the daemons' memory grows by.
 
 Real hospitals train in a full mesh; a guest, which every site lets connect and which is in no roster, attacks one of
-them at a time, each attack with a key of its own: it floods link reports, made-up rosters, orders and other lies, asks
-for programs to be started, breaks rules and comes back. Intervals with and without it alternate. In the end the site
+them at a time, each attack with a key of its own: it floods link reports, made-up rosters, orders, other lies and long
+words, asks for programs to be started, breaks rules, comes and goes. Intervals with and without it alternate. In the end the site
 that it is linked to is killed and started again while the guest offers it a roster of its own making, and all members
 must be there as before. Bounds: at least 0.9 of the rounds a second; nothing that has to be cleaned up afterwards.
 """
@@ -26,6 +26,7 @@ from chaos_protocols.agreement.raft.messages import Configuration, Snapshot, Sna
 from chaos_protocols.membership.facts import empty_roster
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.probe import IPERF_WANT, IperfHeader
 from chaos_protocols.wire.probe import encode as encode_probe
 from chaosd.transport import DialError, LinkClosed
@@ -34,6 +35,8 @@ SITES, PACE_S, KEYS = 3, 0.02, 200
 AT_ONCE = 200
 """Messages between two looks at the clock."""
 PAUSE_S = 0.01
+CHAINS = 200
+"""Of keys, in one message: 12 KB."""
 
 Attack = Callable[[Hostile, float], Coroutine[Any, Any, int]]
 
@@ -154,12 +157,36 @@ async def _breaks_rules(hostile: Hostile, for_s: float) -> int:
     return sent
 
 
+async def _long_words(hostile: Hostile, for_s: float) -> int:
+    """Which take long to read, of a kind that only a site of the run may say."""
+    chains = (KeyChain(first=hostile.identity.public_key),) * CHAINS
+    return await _keep_saying(
+        hostile, for_s, lambda _: [hostile.envelope(messages.KeysTold(chains=chains)) for _ in range(AT_ONCE // 4)]
+    )
+
+
+async def _comes_and_goes(hostile: Hostile, for_s: float) -> int:
+    """With one key, as often as it is let in."""
+    await hostile.link()
+    end_s, linked = time.monotonic() + for_s, 0
+    while time.monotonic() < end_s:
+        hostile.transport.close_link(hostile.target, "it comes again")
+        try:
+            await hostile.transport.dial(hostile.target, hostile.victim.address, timeout_s=1.0)
+            linked += 1
+        except DialError:
+            await asyncio.sleep(PAUSE_S)
+    return linked
+
+
 ATTACKS: dict[str, Attack] = {
     "reports": _reports,
     "lies": _lies,
     "orders": _orders,
     "programs": _programs,
     "broken_rules": _breaks_rules,
+    "long_words": _long_words,
+    "comes_and_goes": _comes_and_goes,
 }
 
 

@@ -19,6 +19,8 @@ from chaos_protocols.names import SiteId
 GUEST_MESSAGES_PER_S = 50.0
 GUEST_MESSAGES_AT_ONCE = 1000
 """What a newcomer knows of the overlay it says at once, over each new link."""
+GUEST_MESSAGE_BYTES = 1024
+"""A longer one counts as so many of this size: what a message costs to read grows with its length."""
 MEMBER_MESSAGES_PER_S = 5000.0
 MEMBER_MESSAGES_AT_ONCE = 50_000
 HELD_MIN_S = 0.1
@@ -90,15 +92,16 @@ class Conduct:
 
     # -- what it does
 
-    def heard(self, site: SiteId) -> float:
-        """It has said one more thing; for how many seconds nothing more is to be read from it."""
+    def heard(self, site: SiteId, size_bytes: int = 0) -> float:
+        """It has said one more thing, so long; for how many seconds nothing more is to be read from it."""
         guest = not self._is_of_run(site)
         rate, most = (
             (GUEST_MESSAGES_PER_S, GUEST_MESSAGES_AT_ONCE)
             if guest
             else (MEMBER_MESSAGES_PER_S, MEMBER_MESSAGES_AT_ONCE)
         )
-        left = self._drawn(self._buckets, self._answers(site), rate, most).left
+        cost = 1.0 + size_bytes // GUEST_MESSAGE_BYTES if guest else 1.0
+        left = self._drawn(self._buckets, self._answers(site), rate, most, cost).left
         return 0.0 if left >= 0.0 else HELD_MIN_S - left / rate
 
     def linked(self, site: SiteId) -> None:
@@ -106,14 +109,14 @@ class Conduct:
         if not self._is_of_run(site):
             self._drawn(self._links, self._answers(site), GUEST_LINKS_PER_S, GUEST_LINKS_AT_ONCE)
 
-    def _drawn(self, buckets: dict[str, Bucket], who: str, rate: float, most: int) -> Bucket:
-        """The bucket, after one thing more was taken out of it."""
+    def _drawn(self, buckets: dict[str, Bucket], who: str, rate: float, most: int, cost: float = 1.0) -> Bucket:
+        """The bucket, after so much more was taken out of it."""
         now_s = self._clock()
         bucket = buckets.get(who)
         if bucket is None:
             _make_room(buckets)
             bucket = buckets[who] = Bucket(float(most), now_s)
-        bucket.left = min(float(most), bucket.left + rate * (now_s - bucket.at_s)) - 1.0
+        bucket.left = min(float(most), bucket.left + rate * (now_s - bucket.at_s)) - cost
         bucket.at_s = now_s
         return bucket
 

@@ -122,7 +122,7 @@ class Neighbours:
             return 0.0
         if envelope is not None:
             driver.feed(events.EnvelopeReceived(neighbour=site, envelope=envelope))
-        return driver.conduct.heard(site)
+        return driver.conduct.heard(site, len(frame))
 
     def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         try:

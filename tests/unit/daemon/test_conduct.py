@@ -42,6 +42,15 @@ def test_a_member_has_a_hundred_times_more(rig: Rig) -> None:
     assert rig.says(MEMBER, int(limits.MEMBER_MESSAGES_PER_S) - 1) == 0.0
 
 
+def test_a_long_word_of_a_guest_counts_as_many(rig: Rig) -> None:
+    """A thousand of 12 KB took a site that trains half of its rounds."""
+    heard = 1
+    while not rig.conduct.heard(GUEST, 12 * limits.GUEST_MESSAGE_BYTES):
+        heard += 1
+    assert heard == limits.GUEST_MESSAGES_AT_ONCE // 13 + 1
+    assert rig.conduct.heard(MEMBER, 1 << 20) == 0.0 and rig.says(MEMBER, limits.MEMBER_MESSAGES_AT_ONCE - 1) == 0.0
+
+
 def test_a_site_that_says_little_is_never_held(rig: Rig) -> None:
     for _ in range(10_000):
         assert rig.conduct.heard(GUEST) == 0.0
