@@ -2,9 +2,10 @@
 
 Real hospitals train in a full mesh; a guest, which every site lets connect and which is in no roster, attacks one of
 them at a time, each attack with a key of its own: it floods link reports, made-up rosters, orders, other lies and long
-words, asks for programs to be started, breaks rules, comes and goes. Intervals with and without it alternate. In the end the site
-that it is linked to is killed and started again while the guest offers it a roster of its own making, and all members
-must be there as before. Bounds: at least 0.9 of the rounds a second; nothing that has to be cleaned up afterwards.
+words, asks for programs to be started, breaks rules, comes and goes. Intervals with and without it alternate. In the
+end the site that it is linked to is killed and started again while the guest offers it a roster of its own making, and
+all members must be there as before. Bounds: at least 0.9 of the rounds a second; nothing that has to be cleaned up
+afterwards.
 """
 
 from __future__ import annotations

@@ -78,8 +78,9 @@ class Conduct:
 
     def calls_from(self, site: SiteId, network: str, linked: tuple[SiteId, ...]) -> None:
         """It has proven itself, and is named by nobody here. Of who has a link that is not forgotten."""
-        for one in [one for one in self._networks if one not in linked][: len(self._networks) + 1 - REMEMBERED_MAX]:
-            del self._networks[one]
+        if len(self._networks) >= REMEMBERED_MAX:
+            del self._networks[next(one for one in self._networks if one not in linked)]
+        self._networks.pop(site, None)
         self._networks[site] = network
 
     def is_named(self, site: SiteId) -> None:

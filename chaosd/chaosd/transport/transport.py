@@ -254,8 +254,8 @@ class Transport:
         if (standing := self._links.get(site)) is not None:
             restarted = incarnation != standing.incarnation
             standing.close(f"replaced by {f'start {incarnation} of that daemon' if restarted else 'a redial'}")
-        for gone in [one for one in self._progress if one not in self._links][: len(self._progress) - SITES_MAX]:
-            del self._progress[gone]
+        if len(self._progress) > SITES_MAX:
+            self._progress.pop(next((one for one in self._progress if one not in self._links), site), None)
         progress = self._progress.setdefault(site, BulkProgress())
         link = self._paths.link(self, site, incarnation, session, streams, progress)
         link.address = address

@@ -16,6 +16,9 @@ from chaos_protocols.scheduler.proposals import record_of
 from chaos_protocols.wire.control import JoinRequest, StateRequest
 from chaos_protocols.wire.plans import CheckpointFacts
 
+ASKERS_MAX = 64
+"""Sites that were never in the run, as far as is known, whose request to join is remembered while nobody trains."""
+
 Age = tuple[int, int]
 """Lineage and round of a state: the greater one is the newer. A run that went back to an older state has given up what
 came after it, whatever its round."""
@@ -71,11 +74,16 @@ class RestoreOffers:
 
     def outside(self, site: SiteId, request: JoinRequest) -> None:
         """What a start that was in the roster says counts from its answer to this term on: what it asked before it was
-        let in may come late, or again, and this daemon may have been started since."""
+        let in may come late, or again, and this daemon may have been started since. Of sites that were never in it, as
+        far as is known, the ASKERS_MAX that asked last."""
         facts = self._facts
         last = max((gone.incarnation for gone in facts.roster.departed if gone.site == site), default=-1)
         if request.incarnation > last or (request.incarnation == last and request.answered_in == facts.term):
             self._join_requests[site] = request
+            gone = {one.site for one in facts.roster.departed}
+            strangers = [one for one in self._join_requests if one not in gone]
+            for one in strangers[: max(0, len(strangers) - ASKERS_MAX)]:
+                del self._join_requests[one]
 
     def stays_outside(self, site: SiteId) -> None:
         """It does not want to join any more."""

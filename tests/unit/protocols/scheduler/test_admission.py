@@ -25,6 +25,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import lose
 from chaos_protocols.agreement.roster import Departure, Roster
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.negotiation import ScaleIn, ScaleOut
+from chaos_protocols.scheduler.restore_offers import ASKERS_MAX
 from chaos_protocols.wire.control import (
     ConnectOrder,
     JoinAnswer,
@@ -71,6 +72,17 @@ def negotiations(bench: Bench, kind: type) -> list[Any]:
 
 
 # ---- joins
+
+
+def test_offers_of_made_up_sites_are_few_and_push_out_nobody_who_was_in_the_run() -> None:
+    gone = Departure(site=C, incarnation=0, cause="failed", reason="", last_round=3)
+    bench = leader_of(roster=roster_of(A, B, departed=(gone,), resolved_round=5, first_round=6)).up(D)
+    bench.hear(B, report(active=False, done_round=5))
+    bench.hear(C, join(B, worker_round=5), by=D)
+    for number in range(3 * ASKERS_MAX):
+        bench.hear(SiteId(f"{number:032x}"), join(B), by=D)
+    asked = bench.machine.scheduler.term.restore_point.offers.join_requests
+    assert C in asked and len(asked) == ASKERS_MAX + 1
 
 
 def test_a_join_with_a_neighbour_of_the_run_is_accepted_and_the_neighbour_told_to_connect() -> None:
