@@ -62,6 +62,7 @@ from chaosd.worker_group.exits import Exits
 from chaosd.worker_group.feedback import Feedback
 from chaosd.worker_group.figures import LoggedFigures
 from chaosd.worker_group.folder import group_folder
+from chaosd.worker_group.guard import Guard
 from chaosd.worker_group.history import GroupHistory, Happened
 from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
@@ -154,9 +155,16 @@ class Controller:
                 "LOCAL_WORLD_SIZE": str(self._local),
             }
             self._memory = SharedMemory()
-            descriptor, placement = self._memory.descriptor, self._placement
+            guard = Guard(folder)
             self._processes = WorkerProcesses(
-                self._command, environment, self._process_ended, descriptor, self._launch, self._group_size, placement
+                self._command,
+                environment,
+                self._process_ended,
+                self._memory.descriptor,
+                self._launch,
+                self._group_size,
+                self._placement,
+                guard,
             )
             await self._lines.listen(Path(path))
             self._door = OrderDoor(folder, self._feed)
@@ -183,6 +191,7 @@ class Controller:
                 await asyncio.gather(watching, *self._burials, return_exceptions=True)
                 await self._thread.close()
                 self._processes.close()
+                guard.close()
                 self._memory.close()
         return self._exits.explained(failed) if failed else ""
 

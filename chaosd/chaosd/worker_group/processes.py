@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from chaos_protocols.worker_group.settings import PEER_LOST_EXIT
@@ -19,9 +22,13 @@ from chaos_protocols.worker_group.suspicion import Reading
 from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, read_slot
 from chaosd.os_errors import explain
 from chaosd.worker_group.devices import Placement
+from chaosd.worker_group.guard import Guard
 
 LOOKED_AT_MAX = 256
 """Workers, in one look at who is dying: of more, each has its turn (a look takes some 3 us a worker)."""
+
+TIED = Path(__file__).with_name("tied_process.py")
+"""The program that becomes the worker."""
 
 STAT_BYTES_MAX = 1024
 """The kernel's line on a process; its state stands near the beginning."""
@@ -54,10 +61,13 @@ RUN_ON = "the training is complete; what the scripts still do is waited for (Ctr
 def launch(
     command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int], *, stdout: int | None = None
 ) -> Process:
-    """A new program. `stdout`: where it prints to, as `subprocess.Popen` takes it; None: where this one does."""
+    """A new program, killed by the kernel when the thread that calls this has ended. `stdout`: where it prints to, as
+    `subprocess.Popen` takes it; None: where this one does."""
     named = {variable: str(descriptor) for variable, descriptor in shared.items()}
+    if shutil.which(command[0]) is None:
+        raise FileNotFoundError(errno.ENOENT, "there is no such program, or it may not be run", command[0])
     return subprocess.Popen(
-        command,
+        [sys.executable, "-I", "-S", str(TIED), str(os.getpid()), *command],
         env={**environment, **named},
         pass_fds=tuple(shared.values()),
         stdin=subprocess.DEVNULL,
@@ -70,7 +80,7 @@ class WorkerProcesses:
     """`ended(worker, reason, killed)` is told once for each worker that ends, within milliseconds. `memory`: the
     descriptor of the shared memory for a run of institutions. `group_size`: processes of one worker, a device group:
     when one of them dies, the others are ended with it. `placement`: of workers on devices; a worker for which no
-    device is free is started when one is."""
+    device is free is started when one is. `guard`: ends what there is of them where this process is killed."""
 
     def __init__(
         self,
@@ -81,7 +91,9 @@ class WorkerProcesses:
         launch: Launch = launch,
         group_size: int = 1,
         placement: Placement | None = None,
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self._command, self._environment, self._ended, self._launch = list(command), dict(environment), ended, launch
         self._group_size = group_size
         self.placement = Placement() if placement is None else placement
@@ -124,6 +136,8 @@ class WorkerProcesses:
         if self.placement.take(worker) is None:
             self._later.append((worker, started))
             return
+        if self._guard is not None:
+            self._guard.stand()
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
@@ -148,6 +162,7 @@ class WorkerProcesses:
     def _watch(self, worker: int, lane: int, process: Process) -> None:
         self._running.setdefault(worker, {})[lane] = process
         self._none.clear()
+        self._note(worker, lane, process.pid)
         if lane == 0:
             self._leaders[worker] = process.pid
         pidfd = os.pidfd_open(process.pid)
@@ -268,6 +283,12 @@ class WorkerProcesses:
             self._ended(worker, text + after, killed)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # what it leaves behind would hold its memory
+        self._note(worker, lane, 0)
+
+    def _note(self, worker: int, lane: int, group: int) -> None:
+        """For the guard: the process group of this process, or 0."""
+        if self._guard is not None:
+            self._guard.note(worker * self._group_size + lane, group)
 
     def _first_of(self, worker: int, lane: int, code: int) -> tuple[int, int]:
         """Of a device group, when the end of one of its processes is told: that may be told before the end of the one
