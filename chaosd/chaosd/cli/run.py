@@ -247,12 +247,13 @@ async def _run(
             say(f"chaosd: timeline: {drawing.outcome}")
 
 
-def _on_signals(end: Callable[[str], None]) -> list[signal.Signals]:
-    """The first one asks, a second Ctrl+C or SIGTERM is not caught any more. Who has asked stands in the list, once it
-    has. A closed terminal asks as well, and may do so twice (kernel and shell); under nohup it does not."""
+def _on_signals(end: Callable[[str], bool]) -> list[signal.Signals]:
+    """The first one asks, a second Ctrl+C or SIGTERM is not caught any more. Who has ended the training stands in the
+    list: not who asked when it could not go on anyway (libraries send this process SIGINT where they get no thread). A
+    closed terminal asks as well, and may do so twice (kernel and shell); under nohup it does not."""
     import asyncio
 
-    loop, came = asyncio.get_running_loop(), list[signal.Signals]()
+    loop, came, by = asyncio.get_running_loop(), list[signal.Signals](), list[signal.Signals]()
 
     def asked(number: signal.Signals) -> None:
         if came:
@@ -260,12 +261,13 @@ def _on_signals(end: Callable[[str], None]) -> list[signal.Signals]:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
         came.append(number)
-        end(f"ended by {number.name}")
+        if end(f"ended by {number.name}"):
+            by.append(number)
 
     heard = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     for each in (signal.SIGINT, signal.SIGTERM, *heard):
         loop.add_signal_handler(each, asked, each)
-    return came
+    return by
 
 
 def _line(kind: str, reason: str, fields: dict[str, Any]) -> str:

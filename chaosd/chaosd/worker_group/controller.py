@@ -175,6 +175,7 @@ class Controller:
                 await self._door.start()
                 self._feed(Begin())
                 failed = await self._over
+                self._planner.prepare_no_more()
                 await (self._processes.end(FINISH_S, self._lines.greeted) if failed else self._run_on())
             finally:
                 self._cycles.close()
@@ -203,13 +204,15 @@ class Controller:
         finally:
             self._runs_on.cancel()
 
-    def end(self, reason: str) -> None:
-        """The operator wants it to end; workers are told, and have some seconds."""
+    def end(self, reason: str) -> bool:
+        """The operator wants it to end; workers are told, and have some seconds. False: it has ended already."""
+        ends = self._over is None or not self._over.done()
         self._feed(EndWanted(reason=reason))
         if self._over is not None and self._over.done():
             self._processes.hurry(FINISH_S)
             if self._runs_on is not None:
                 self._runs_on.cancel()  # it has been said how they end
+        return ends
 
     def pid(self, worker: int) -> int:
         """Process id of a running worker."""

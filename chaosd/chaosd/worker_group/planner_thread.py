@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from chaos_protocols.worker_group.events import (
@@ -42,8 +43,8 @@ class PlannerThread:
         await asyncio.gather(*self._thinking, return_exceptions=True)
 
     def warm_up(self) -> None:
-        """Load the solvers while the workers start."""
-        self._keep(asyncio.to_thread(self._planner.warm_up))
+        """Load the solvers while the workers start. If there is no thread for that now, the first question shows it."""
+        self._keep(self._warm_up())
 
     def ask(self, asked: AskPlanner) -> None:
         """`PlanMade` or `NoPlanMade` follows."""
@@ -59,6 +60,10 @@ class PlannerThread:
     def prepare_losses(self) -> None:
         """While training runs, work out what follows the next loss."""
         self._keep(self._feedback.prepare(self._machine))
+
+    async def _warm_up(self) -> None:
+        with suppress(RuntimeError):  # no further thread
+            await asyncio.to_thread(self._planner.warm_up)
 
     async def _make(self, asked: AskPlanner) -> None:
         hello = self._machine.hello

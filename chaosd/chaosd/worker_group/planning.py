@@ -67,6 +67,7 @@ class SitePlanner:
         self._made: dict[int, tuple[Plan, ExecutionPlan]] = {}
         self._prepared: dict[Staffing, tuple[Plan, ExecutionPlan]] = {}
         self._factors: MeasuredFactors | None = None
+        self._over = False
 
     @property
     def in_force(self) -> ExecutionPlan | None:
@@ -115,6 +116,10 @@ class SitePlanner:
         self._made[asked.asked] = found
         return found[0]
 
+    def prepare_no_more(self) -> None:
+        """The training is over: nobody waits for more than the one that is being worked out."""
+        self._over = True
+
     def prepare(
         self, hello: GroupHello, present: frozenset[int], idle: frozenset[int], drained: frozenset[int] = frozenset()
     ) -> None:
@@ -125,7 +130,7 @@ class SitePlanner:
             return  # another plan has come into force since this was asked for
         for worker in sorted(current.workers)[:PREPARED_MAX]:
             situation = Staffing(frozenset({worker}), idle, present - {worker}, drained)
-            if self._prepared is not into:
+            if self._prepared is not into or self._over:
                 return
             if situation not in into:
                 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -198,3 +199,19 @@ def test_a_plan_is_told_in_a_line() -> None:
         "chaosd: plan 2 (spare): 2 x [0-3 | 3-6] x 4; because (12 bytes move)"
     )
     assert run._line("worker-lost", "killed", {"worker": 3}) == "chaosd: worker-lost 3: killed"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_signal_that_comes_when_the_training_has_failed_is_not_why_it_ended(ends: bool) -> None:
+    """OpenBLAS sends its process SIGINT where it gets no thread: the operator read that Ctrl+C had been pressed."""
+
+    async def signalled() -> list[signal.Signals]:
+        asked = asyncio.Event()
+        by = run._on_signals(lambda _: asked.set() or ends)  # type: ignore[func-returns-value]
+        os.kill(os.getpid(), signal.SIGINT)
+        await asked.wait()
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        return by
+
+    assert asyncio.run(signalled()) == [signal.SIGINT] * ends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
@@ -171,6 +172,23 @@ def test_what_was_prepared_is_what_would_be_worked_out_and_is_forgotten_with_the
         assert planner.make(ask(2, {worker}), greeted, left) == other.make(ask(2, {worker}), greeted, left)
     planner.put_in_force(2)
     assert planner._prepared == {}
+
+
+def test_when_the_training_is_over_no_further_loss_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever started it waited for all of them: seconds, on a machine that is loaded."""
+    planner, greeted = SitePlanner(workers=4, pipelines=2, stages=2), greeting()
+    begun(planner, range(4), greeted)
+    work_out, worked_out = planner._work_out, []
+
+    def last(*given: Any, **named: Any) -> Any:
+        planner.prepare_no_more()
+        worked_out.append(given)
+        return work_out(*given, **named)
+
+    monkeypatch.setattr(planner, "_work_out", last)
+    for _ in range(2):
+        planner.prepare(greeted, frozenset(range(4)), frozenset())
+    assert len(worked_out) == 1
 
 
 def test_the_plan_for_who_comes_is_prepared_and_outlives_what_is_learnt_of_seconds() -> None:
