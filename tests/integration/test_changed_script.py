@@ -39,3 +39,19 @@ async def test_a_worker_with_another_script_takes_no_part_and_the_others_train_t
     check(ran, plans=len(ran.of("plan")))
     (refused,) = ran.of("worker-refused")
     assert refused.fields["worker"] == 4 and "the file was changed" in refused.reason
+
+
+async def test_a_loss_that_a_worker_chooses_by_its_number_is_told(tmp_path: Path) -> None:
+    """The file is the same in all of them; and it may be meant, as where one worker's loss writes a line too."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch\nfrom tests.integration.site_training import *\n"
+        "cross_entropy = torch.nn.functional.cross_entropy\n"
+        "def told(*given):\n    return cross_entropy(*given)\n"
+        "if os.environ['CHAOS_WORKER'] == '1':\n    torch.nn.functional.cross_entropy = told\n"
+        "main()\n"
+    )
+    ran = await train(tmp_path, dp=2, pp=1, script=script)
+    check(ran, plans=1)
+    beware = [entry for entry in ran.of("worker-came") if "beware: its loss or its layers" in entry.reason]
+    assert len(beware) == 1, ran.happened

@@ -11,6 +11,13 @@ from chaos_protocols.worker_group.messages import VERSION, GroupHello
 RESTARTS_WITHIN_S = 3600.0
 
 
+OTHER_CODE = (
+    "beware: its loss or its layers, or what of the script's own files these call, is not the code of worker {}. Where "
+    "that computes something else, the model that comes out is nobody's: let no worker choose its code by its number "
+    "(CHAOS_WORKER), and leave the files of the script as they are while workers start"
+)
+
+
 class Crew:
     """`places`: how many are started at once. `restarts`: how many processes may be started for ones that died, within
     `RESTARTS_WITHIN_S`."""
@@ -77,11 +84,14 @@ class Crew:
             )
         return ""
 
-    def let_in(self, worker: int, hello: GroupHello) -> None:
-        """It is here."""
-        self.hello = self.hello or hello
+    def let_in(self, worker: int, hello: GroupHello) -> str:
+        """It is here; what is to be told of that."""
+        first = self.hello = self.hello or hello
         self.starting.discard(worker)
         self.present.add(worker)
+        if hello.code and first.code and hello.code != first.code:
+            return f"it said hello; {OTHER_CODE.format(first.worker)}"
+        return "it said hello"
 
     def went(self, worker: int) -> bool:
         """It is gone; False if it was not here, or was through."""

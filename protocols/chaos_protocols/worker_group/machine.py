@@ -146,10 +146,10 @@ class WorkerGroupMachine(ToBeDone):
         if refused := self._crew.refusal(worker, hello):
             self._ending.refuse(worker, refused)
             return
-        self._crew.let_in(worker, hello)
+        came = self._crew.let_in(worker, hello)
         if self.member is None and hello.run is not None:
             self.member = RunMember(self, hello)
-        self.note("worker-came", "it said hello", worker=worker)
+        self.note("worker-came", came, worker=worker)
         self._change(GroupChange.CAME)
         if self.phase is GroupPhase.FORMING:
             if not self._crew.starting:

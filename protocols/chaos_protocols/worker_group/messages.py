@@ -121,6 +121,8 @@ class GroupHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """In its data set; which of them a micro-batch has follows from that."""
     script: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """Digest of its script; empty: not known."""
+    code: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Digest of the code of its loss and its layers; empty: not known."""
 
 
 class PlanReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):

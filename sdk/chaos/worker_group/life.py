@@ -79,9 +79,10 @@ def greeting(
     vectors: Vectors | None = None,
     device: Device = HOST,
     every: int = 0,
+    code: str = "",
 ) -> GroupHello:
-    """A worker's first message. `digest`: of what is trained; `vectors`: of a run of institutions; `every`: local steps
-    of a round."""
+    """A worker's first message. `digest`, `code`: of what is trained, and computed; `vectors`: of a run of
+    institutions; `every`: local steps of a round."""
     samples = float(loader.micro_batches * loader.micro_batch_size)
     run = None
     if vectors is not None:
@@ -102,6 +103,7 @@ def greeting(
         every=every,
         samples=len(loader.dataset),
         script=script_digest(),
+        code=code,
     )
 
 

@@ -17,6 +17,7 @@ from chaos import layers as known
 from chaos.conversation import Conversation
 from chaos.sync import SyncSession
 from chaos.sync.local_steps import DiLoCo
+from chaos.worker_group.code import code_digest
 from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.devices import HOST, device_of
 from chaos.worker_group.interpreter import Loss
@@ -337,6 +338,7 @@ class ParallelModel:
             vectors=self._vectors,
             device=self._device,
             every=self.every,
+            code=code_digest([self._loss, *(layer.module for layer in self.layers)]),
         )
 
     def close(self) -> None:

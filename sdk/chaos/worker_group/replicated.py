@@ -16,6 +16,7 @@ from chaos.frameworks.base import Framework
 from chaos.frameworks.torch_scaling import refuse_scaled_losses
 from chaos.sync import SyncSession
 from chaos.sync.every_step import EveryStep, EveryStepSession
+from chaos.worker_group.code import code_digest
 from chaos.worker_group.data import Loader
 from chaos.worker_group.devices import device_of
 from chaos.worker_group.layers import digest_of
@@ -238,7 +239,8 @@ class Replicated:
             output_bytes=0,
         )
         digest = digest_of([whole], (loader.micro_batches, loader.micro_batch_size, loader.steps, loader.seed))
-        return greeting(line, loader, (report,), digest=digest, vectors=vectors, device=self._device)
+        code = code_digest([self.module])
+        return greeting(line, loader, (report,), digest=digest, vectors=vectors, device=self._device, code=code)
 
 
 class MicroBatches:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import functools
 import sys
+from typing import Any
 
 from blake3 import blake3
 
@@ -21,3 +22,11 @@ def script_digest() -> str:
             return blake3(ast.dump(ast.parse(file.read())).encode()).hexdigest()
     except (OSError, SyntaxError, ValueError, RecursionError):
         return ""
+
+
+def is_of_the_script(module: Any) -> bool:
+    """Whether a module is the script, or one beside it: not of the interpreter, and not installed."""
+    if module is sys.modules.get("__main__"):
+        return True
+    path = getattr(module, "__file__", None)
+    return isinstance(path, str) and not path.startswith((sys.prefix, sys.base_prefix))
