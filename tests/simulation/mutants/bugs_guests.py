@@ -44,7 +44,7 @@ GUESTS = (
         patches=(
             Patch(
                 "chaos_protocols.links.link_state:LinkStateTable._has_room",
-                "if len(self._told.get(source, ())) >= each_max:",
+                "if len(self._told.get(source, ())) >= each_max and not self._forget_a_gone(source, report):",
                 "if False:",
             ),
         ),
