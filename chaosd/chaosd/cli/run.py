@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -105,6 +107,7 @@ def run(
 
 def _tell(failed: str, after: str, ended_by: signal.Signals | None) -> None:
     """What `_run` has given, where not all went well. Raises `typer.Exit` then."""
+    atexit.register(gc.freeze)  # the interpreter looks for no cycles among the planner's objects when it ends
     if failed and ended_by is not None:
         fail(f"the training was ended by {ended_by.name} before it was complete", 128 + ended_by)
     if failed:

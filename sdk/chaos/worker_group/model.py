@@ -123,6 +123,11 @@ class ParallelModel:
                 f"{type(mode).__name__} with shard_optimizer=True or device_group= is not supported yet: a phase of "
                 "local steps keeps more of a layer than its optimizer; leave one of them out"
             )
+        if not any(layer.parameters for layer in self.layers):
+            raise ValueError(
+                "no parameter of the model is trained: all are frozen, or it has none; call requires_grad_(True) on "
+                "what is to be trained before parallelize()"
+            )
         self._make, self._schedule, self._clip_norm, self._mode = optimizer, scheduler, clip_norm, mode
         for layer in self.layers:
             layer.train_with(optimizer, scheduler, mode)

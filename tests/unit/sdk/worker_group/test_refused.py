@@ -159,3 +159,13 @@ def test_a_list_of_modules_in_the_place_of_a_layer_is_refused_with_how_they_are_
     with Coordinator(standalone=True, handle_signals=False) as coordinator:
         with pytest.raises(ValueError, match=rf"layer 1 is a {listed.__name__}, which .*layers=lambda m"):
             coordinator.parallelize(model, loss=LOSS)
+
+
+def test_a_model_of_which_nothing_is_trained_is_refused() -> None:
+    """It made all of its steps, and said a loss for each."""
+    module = make_model()
+    module.requires_grad_(False)
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(module, loss=LOSS)
+        with pytest.raises(ValueError, match=r"no parameter of the model is trained.*requires_grad_\(True\)"):
+            coordinator.register(model=model, optimizer=make_optimizer)
