@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import signal
 import sys
@@ -19,6 +17,9 @@ from chaosd.config.file import WORKER_SOCKET_NAME, ConfigError, default_data_dir
 
 ASIDE = {"worker-started", "peer-lost", "stop", "step", "round"}
 """Kinds that are in the file of events and not on the screen."""
+
+SAME_TERM_S = 1.0
+"""SIGTERM within that since the first signal is no second wish."""
 
 POLICIES = ("reroute", "dynamic", "spare")
 
@@ -107,7 +108,6 @@ def run(
 
 def _tell(failed: str, after: str, ended_by: signal.Signals | None) -> None:
     """What `_run` has given, where not all went well. Raises `typer.Exit` then."""
-    atexit.register(gc.freeze)  # the interpreter looks for no cycles among the planner's objects when it ends
     if failed and ended_by is not None:
         fail(f"the training was ended by {ended_by.name} before it was complete", 128 + ended_by)
     if failed:
@@ -253,7 +253,8 @@ async def _run(
 def _on_signals(end: Callable[[str], bool]) -> list[signal.Signals]:
     """The first one asks, a second Ctrl+C or SIGTERM is not caught any more. Who has ended the training stands in the
     list: not who asked when it could not go on anyway (libraries send this process SIGINT where they get no thread). A
-    closed terminal asks as well, and may do so twice (kernel and shell); under nohup it does not."""
+    closed terminal asks as well, and may do so twice (kernel and shell); under nohup it does not. So does the death of
+    a daemon that this command was started beside, once for each thread of that: SIGTERM, within milliseconds."""
     import asyncio
 
     loop, came, by = asyncio.get_running_loop(), list[signal.Signals](), list[signal.Signals]()
@@ -261,8 +262,8 @@ def _on_signals(end: Callable[[str], bool]) -> list[signal.Signals]:
     def asked(number: signal.Signals) -> None:
         if came:
             return
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(each)
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.call_later(SAME_TERM_S, loop.remove_signal_handler, signal.SIGTERM)
         came.append(number)
         if end(f"ended by {number.name}"):
             by.append(number)

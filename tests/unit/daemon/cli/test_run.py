@@ -215,3 +215,22 @@ def test_a_signal_that_comes_when_the_training_has_failed_is_not_why_it_ended(en
         return by
 
     assert asyncio.run(signalled()) == [signal.SIGINT] * ends
+
+
+def test_sigterm_of_each_thread_of_a_daemon_that_died_is_one_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one ended `chaosd run` at once, and scripts had no time to save anything."""
+    monkeypatch.setattr(run, "SAME_TERM_S", 0.2)
+
+    async def signalled() -> list[signal.Signals]:
+        loop, by = asyncio.get_running_loop(), run._on_signals(lambda _: True)
+        loop.remove_signal_handler(signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not by:  # noqa: ASYNC110  a handler of the loop fills it
+            await asyncio.sleep(0)
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGTERM)
+        while signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:  # noqa: ASYNC110  the same
+            await asyncio.sleep(0.01)
+        return by
+
+    assert asyncio.run(signalled()) == [signal.SIGTERM]
