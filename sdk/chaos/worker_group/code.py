@@ -67,19 +67,20 @@ class _Reader:
         elif callable(thing) and not isinstance(thing, types.ModuleType):
             self.visit(type(thing))
 
-    def _is_new(self, thing: Any) -> bool:
+    def _is_looked_into(self, thing: Any) -> bool:
+        """It comes for the first time, and is the script's own; of what is installed the name alone counts."""
         if id(thing) in self._visited:
             return False
         if len(self._visited) >= VISITED_MAX:
             raise _TooMuch
         self._visited[id(thing)] = thing
+        if not _is_own(thing):
+            self._say(f"{thing.__module__}.{thing.__qualname__}")
+            return False
         return True
 
     def _function(self, function: Any) -> None:
-        if not self._is_new(function):
-            return
-        if not _is_own(function):
-            self._say(f"{function.__module__}.{function.__qualname__}")
+        if not self._is_looked_into(function):
             return
         self._code(function.__code__)
         for cell in function.__closure__ or ():
@@ -96,10 +97,7 @@ class _Reader:
                 self.visit(value)
 
     def _class(self, kind: type) -> None:
-        if not self._is_new(kind):
-            return
-        if not _is_own(kind):
-            self._say(f"{kind.__module__}.{kind.__qualname__}")
+        if not self._is_looked_into(kind):
             return
         for base in kind.__bases__:
             self.visit(base)
