@@ -38,6 +38,7 @@ note(os.getpid(), subprocess.Popen(["sleep", "3600"]).pid)
 STARTS = f"{HANGS}hang() if os.environ['CHAOS_WORKER'] == '1' else ctypes.PyDLL(None).sleep(3600)\n"
 IMPORTS = f"{HANGS}from tests.integration import site_training\n"
 TRAINS = f"{IMPORTS}site_training.Fault.strike = hang\nsite_training.main()\n"
+OTHERS = (signal.SIGHUP, signal.SIGINT)
 AFTER = f"{IMPORTS}site_training.main()\nhang()\n"
 
 
@@ -108,9 +109,9 @@ class Site:
     [
         (STARTS, ""),
         (TRAINS, "1:2:forward"),
-        (TRAINS, "0:1:building"),
-        (TRAINS, "0:2:update"),
-        (TRAINS, "0:1:outside"),
+        pytest.param(TRAINS, "0:1:building", marks=pytest.mark.long),
+        pytest.param(TRAINS, "0:2:update", marks=pytest.mark.long),
+        pytest.param(TRAINS, "0:1:outside", marks=pytest.mark.long),
         (AFTER, ""),
     ],
     ids=("start", "forward", "building", "update", "between", "after"),
@@ -151,7 +152,7 @@ def test_workers_end_also_where_the_guard_was_killed_with_the_launcher(short: Pa
         site.end()
 
 
-@pytest.mark.parametrize("by", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("by", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.long) for one in OTHERS)])
 def test_a_launcher_that_is_told_to_end_leaves_no_worker_that_hangs(
     short: Path, tmp_path: Path, by: signal.Signals
 ) -> None:
