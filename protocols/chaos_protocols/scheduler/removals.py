@@ -98,10 +98,10 @@ def remove_site(situation: Situation, removal: Removal) -> Proposal:
     )
     taken = _taken_along(situation, removal)
     if roster.version() >= STATES_VERSION and taken is not None:
-        record, before = roster.record(site), roster.departure(site, removal.incarnation)
+        known = roster.record(site) or roster.departure(site, removal.incarnation)
         departure = msgspec.structs.replace(
             departure,
-            name=record.name if record is not None else before.name if before is not None else "",
+            name=known.name if known is not None else "",
             lineage=roster.restore_epoch,
             newest_round=taken,
         )
