@@ -50,7 +50,8 @@ def serve(line: socket.socket) -> dict[str, Any] | None:
             if child == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                os.setsid()  # before the parent is told of it, who may kill the group
+                os.setsid()
+                line.send(str(os.getpid()).encode())  # by itself: who is told may kill the group
             output, errors, code = descriptors
             if child == 0:
                 for descriptor, copy in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (errors, 2)):
@@ -63,7 +64,6 @@ def serve(line: socket.socket) -> dict[str, Any] | None:
             os.close(output)
             os.close(errors)
             codes[child] = code
-            line.send(str(child).encode())
 
 
 def _reap(codes: dict[int, int]) -> None:
