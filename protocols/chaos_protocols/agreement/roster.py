@@ -190,7 +190,12 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next((gone for gone in self.departed if gone.site == site), None)
 
     def departure(self, site: SiteId, incarnation: int) -> Departure | None:
+        """Of this start of it, also where that is back."""
         return next((gone for gone in self.departed if gone.site == site and gone.incarnation == incarnation), None)
+
+    def away(self, site: SiteId, incarnation: int) -> Departure | None:
+        """The departure of this start of it, unless the site is back."""
+        return self.departure(site, incarnation) if self.record(site) is None else None
 
     def counts(self, site: SiteId, round_number: int) -> bool:
         """Whether a round cannot be done without the site, as far as the views go back; resolving or not. A member that

@@ -189,7 +189,7 @@ class Leaving:
     def _tell_what_it_takes_along(self) -> None:
         """Others stay who have not the state: they stand, and this site's user is the one who can help them."""
         outbox, roster = self._outbox, self._replica.roster
-        gone = roster.departure(self._replica.site, outbox.facts.incarnation)
+        gone = roster.away(self._replica.site, outbox.facts.incarnation)
         if gone is None or not gone.lineage or not roster.member_ids():
             return
         others = ", ".join(roster.called(site) for site in roster.member_ids()[:NAMED_MAX])

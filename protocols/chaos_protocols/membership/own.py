@@ -138,8 +138,7 @@ class Membership:
         return self.in_roster or (
             self.evicted_epoch is None
             and self.begun
-            and self.roster.record(self._site) is None
-            and self.roster.departure(self._site, self._incarnation) is not None
+            and self.roster.away(self._site, self._incarnation) is not None
             and any(self._site in view.members for view in self.roster.views)
         )
 

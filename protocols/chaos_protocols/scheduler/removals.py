@@ -122,7 +122,7 @@ def _taken_along(situation: Situation, removal: Removal) -> int | None:
     if not removal.left:
         return situation.newest_round
     roster, site, keeps = situation.roster, removal.site, removal.keeps
-    before = roster.departure(site, removal.incarnation)
+    before = roster.away(site, removal.incarnation)
     if before is not None and before.lineage == roster.restore_epoch:
         return before.newest_round
     if situation.active - {site} or keeps is None or keeps.lineage < roster.restore_epoch:

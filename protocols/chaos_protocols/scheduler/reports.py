@@ -97,10 +97,9 @@ class Reports:
         """Of those of these sites that have left the roster, and have their last rounds yet to do."""
         roster, found = self._facts.roster, {}
         for site in counting:
-            if roster.record(site) is None:
-                report, _ = self._newest.get(site, (None, 0.0))
-                if report is not None and roster.departure(site, report.incarnation) is not None:
-                    found[site] = report
+            report, _ = self._newest.get(site, (None, 0.0))
+            if report is not None and roster.away(site, report.incarnation) is not None:
+                found[site] = report
         return found
 
     def banned(self) -> frozenset[SiteId]:

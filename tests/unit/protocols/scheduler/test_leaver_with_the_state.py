@@ -73,6 +73,17 @@ def test_a_leaver_takes_along_what_is_waited_for_where_nobody_else_has_the_state
     assert (gone.lineage, gone.newest_round, gone.name) == taken
 
 
+def test_what_a_leaver_took_along_when_it_failed_before_says_nothing() -> None:
+    """The same start of it has joined again since."""
+    failed = Departure(
+        site=B, incarnation=1, last_round=3, cause="failed", reason="", lineage=LINEAGE, newest_round=3, name="site b"
+    )
+    for active, newest in (((B,), REACHED + 1), ((B, C), 0)):
+        bench = run_of(*active, departed=(failed,))
+        bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
+        assert departure(bench).newest_round == newest
+
+
 def test_a_leaver_whose_last_round_is_resolved_without_it_has_taken_along_what_it_had() -> None:
     bench = run_of(B)
     bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
