@@ -174,9 +174,7 @@ PRESENT = (
         row=149,
         patches=(
             Patch(
-                "chaos_protocols.membership.own:Membership.takes_part",
-                "and self.roster.record(self._site) is None",
-                "",
+                "chaos_protocols.membership.own:Membership.takes_part", "self.roster.away(", "self.roster.departure("
             ),
         ),
         test="test_removed_and_left:"
