@@ -33,6 +33,9 @@ F_ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1, 2, 4
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 
+TOLD_BYTES = 2**30
+"""The kernel clears some 0.3 to 1 GB of pages in a second."""
+
 
 class WorkerArena:
     """Regions as byte arrays: `contribution`, `result` (both `contribution_bytes` long) and `state` (`state_bytes`)."""
@@ -43,8 +46,10 @@ class WorkerArena:
         state_bytes: int,
         *,
         available_bytes: Callable[[], int] | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
-        """Raises SharedMemoryTooSmall. `available_bytes`: what the machine can give; measured if not handed in."""
+        """Raises SharedMemoryTooSmall. `available_bytes`: what the machine can give; measured if not handed in.
+        `tell`: hears of a size that takes seconds."""
         self.layout: ArenaLayout = arena_layout(contribution_bytes, state_bytes)
         wanted = self.layout.size_bytes
         if wanted == 0:
@@ -52,6 +57,8 @@ class WorkerArena:
         have = (available_bytes or _available_bytes)()
         if have < wanted:
             raise SharedMemoryTooSmall(_too_small(wanted, have))
+        if tell is not None and wanted >= TOLD_BYTES:
+            tell(f"taking {wanted / 2**30:.1f} GiB of memory that is shared with the daemon")
         self.fd = _shared_file()
         try:
             _reserve(self.fd, wanted)

@@ -110,7 +110,8 @@ class Entering(ParallelSite, ABC):
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""
         self._session, self._pid = session, os.getpid()
-        replica, line = Replica(session, self._encoding), self._line
+        line = self._line
+        replica = Replica(session, self._encoding, say if line.verbose else None)
         self._conversation = Conversation(
             line.path, replica, self._signals, self._wakeup, reconnect_s=line.reconnect_s, verbose=line.verbose
         )

@@ -39,14 +39,14 @@ TEXT_CHARACTERS_MAX = 1024
 class Replica:
     """`round`: the state is that of its end. `contributed`: what was handed over and has not been answered yet."""
 
-    def __init__(self, session: SyncSession, encoding: str = FP32) -> None:
-        """`encoding`: in which the rounds travel between sites. Raises SharedMemoryTooSmall, ValueError for an encoding
-        that would change nothing."""
+    def __init__(self, session: SyncSession, encoding: str = FP32, tell: Callable[[str], None] | None = None) -> None:
+        """`encoding`: in which the rounds travel between sites. `tell`: hears what takes its time. Raises
+        SharedMemoryTooSmall, ValueError for an encoding that would change nothing."""
         self._session = session
         self.contribution = encoded(session.contribution, encoding)
         self._state = State([*facts(encoding), *session.items])
         self._snapshots = SnapshotOrders()
-        self.arena = WorkerArena(session.contribution.size_bytes, self._state.spec.size_bytes)
+        self.arena = WorkerArena(session.contribution.size_bytes, self._state.spec.size_bytes, tell=tell)
         self.round = 0
         self._pieces: Pieces | None = None
         self._held = False

@@ -113,6 +113,16 @@ def test_arena_that_does_not_fit_says_how_much_is_wanted_and_free() -> None:
         WorkerArena(24, 24, available_bytes=lambda: 100)
 
 
+@pytest.mark.parametrize(
+    ("limit", "told"), [(12_288, ["taking 0.0 GiB of memory that is shared with the daemon"]), (12_289, [])]
+)
+def test_memory_that_takes_long_is_told(monkeypatch: pytest.MonkeyPatch, limit: int, told: list[str]) -> None:
+    monkeypatch.setattr("chaos.arena.TOLD_BYTES", limit)
+    said: list[str] = []
+    WorkerArena(24, 24, tell=said.append).close()
+    assert said == told
+
+
 def test_arena_gives_its_memory_back_even_while_a_view_is_alive() -> None:
     arena = WorkerArena(24, 24)
     view = arena.state
