@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ class CommonDecisions(ABC):
         self._conversation: Conversation | None = None
         self._figures = FigureLog()
         self._untold: dict[str, float | None] = {}
+        self._logging = threading.RLock()
+        """A script may watch its machine in a thread of its own, and log what it sees."""
 
     @property
     @abstractmethod
@@ -105,19 +108,21 @@ class CommonDecisions(ABC):
         """Tell this site's operator figures, such as the loss of a batch: the newest of each name stand in
         `chaosd status`, on the page (with a curve) and at `/metrics`. They stay at this site (`report` is for all
         sites), and nothing follows from them. At most 32 names of letters, digits, points and underscores. They go to
-        what `log_to` named as well. Of several workers (`chaosd run`) all call it, and those of the one that `speaks`
-        count; the next one's, if it is lost. Raises ValueError for what is no such name, or no number."""
+        what `log_to` named as well. Any thread may call it. Of several workers (`chaosd run`) all call it, and those
+        of the one that `speaks` count; the next one's, if it is lost. Raises ValueError for what is no such name, or
+        no number."""
         if len(figures) > FIGURES_MAX:
             raise ValueError(f"{len(figures)} figures at once; at most {FIGURES_MAX} are kept")
         if wrong := [name for name in figures if not FIGURE_NAME.fullmatch(name)]:
             raise ValueError(f"log({wrong[0][:40]}=...): a name has at most 32 letters, digits, points and underscores")
         numbers = {name: _number(name, value) for name, value in figures.items()}
-        self._logged(numbers)
-        own = self._own_steps
-        step = own if own is not None else self.steps if self._figures.writes else 0
-        for at, each in self._figures.due(step, numbers, tells=self._tells):
-            self._tell({name: value if math.isfinite(value) else None for name, value in each.items()})
-            self._figures.write(at, each, flush=own is not None)
+        with self._logging:
+            self._logged(numbers)
+            own = self._own_steps
+            step = own if own is not None else self.steps if self._figures.writes else 0
+            for at, each in self._figures.due(step, numbers, tells=self._tells):
+                self._tell({name: value if math.isfinite(value) else None for name, value in each.items()})
+                self._figures.write(at, each, flush=own is not None)
 
     def _check_notes(self) -> None:
         """Raises ValueError for a model whose rounds have none."""

@@ -1,6 +1,7 @@
 """The worker's end of the unix socket: whole messages in and out, waiting that a signal can end.
 
-Blocking, used from one thread. A broken connection is always `ConnectionError`, whatever the kernel called it.
+Blocking; read by one thread, while any may send (`Coordinator.log`). A broken connection is always `ConnectionError`,
+whatever the kernel called it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import resource
 import select
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +73,8 @@ class Connection:
         self._socket = connection
         self._wakeup = wakeup
         self._incoming = bytearray()
+        self._sending = threading.Lock()
+        """A frame may be sent in several pieces."""
         self._poll = select.poll()  # not select: a script may have more than 1024 files open
         self._poll.register(connection, select.POLLIN)
         self._poll.register(wakeup, select.POLLIN)
@@ -79,15 +83,20 @@ class Connection:
         """Send the first frame with the arena's descriptor. Raises ConnectionError."""
         frame = encode(message)
         try:
-            # The descriptor travels with the first bytes; a long frame is sent in several pieces.
-            socket.send_fds(self._socket, [frame[:HEADER_BYTES]], [fd])
+            with self._sending:
+                # The descriptor travels with the first bytes; a long frame is sent in several pieces.
+                socket.send_fds(self._socket, [frame[:HEADER_BYTES]], [fd])
+                self._socket.sendall(frame[HEADER_BYTES:])
         except OSError as error:
             raise _broken(error) from error
-        self._send(frame[HEADER_BYTES:])
 
     def send(self, message: WorkerMessage) -> None:
         """Raises ConnectionError."""
-        self._send(encode(message))
+        try:
+            with self._sending:
+                self._socket.sendall(encode(message))
+        except OSError as error:
+            raise _broken(error) from error
 
     def receive(self, timeout_s: float | None) -> DaemonMessage | None:
         """The next message; None if none came in time (0: do not wait; None: for ever) or the wakeup was used.
@@ -119,12 +128,6 @@ class Connection:
 
     def close(self) -> None:
         self._socket.close()
-
-    def _send(self, frame: bytes) -> None:
-        try:
-            self._socket.sendall(frame)
-        except OSError as error:
-            raise _broken(error) from error
 
     def _frame(self) -> bytes | None:
         """The next whole message; None: it is not here yet."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.daemon.worker.worker_kit import hello_message
 
 from chaos import Coordinator
 from chaos.connection import RETRY_INTERVAL_S, Connection, Wakeup, open_socket
 from chaos.errors import DaemonProtocolError, NoDaemon
-from chaos_protocols.wire.worker import TrainFrom, encode
+from chaos_protocols.wire.worker import FiguresLogged, TrainFrom, encode
 
 
 @pytest.fixture
@@ -89,3 +92,26 @@ def test_what_no_daemon_that_starts_would_mend_is_told_at_once(
     monkeypatch.setattr("chaos.connection.socket.socket.connect", connect, raising=False)
     with pytest.raises(NoDaemon):
         open_socket(tmp_path / "w", 3600.0)
+
+
+def test_what_another_thread_logs_comes_after_the_hello_that_is_under_way(
+    ends: tuple[Connection, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, daemon = ends
+    logged = FiguresLogged(round=1, figures={"loss": 1.0})
+    logging = threading.Thread(target=connection.send, args=(logged,))
+    real = socket.send_fds
+
+    def send_fds(*arguments: Any) -> int:
+        sent = real(*arguments)
+        logging.start()
+        logging.join(0.2)
+        return sent
+
+    monkeypatch.setattr(socket, "send_fds", send_fds)
+    connection.hello(hello_message(), 0)
+    logging.join()
+    wanted, came = encode(hello_message()) + encode(logged), b""
+    while len(came) < len(wanted):
+        came += daemon.recv(1 << 20)
+    assert came == wanted
