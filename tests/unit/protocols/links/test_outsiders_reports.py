@@ -34,7 +34,8 @@ from chaos_protocols.links.link_state import (
     REPORTS_EACH_MAX,
     LinkStateTable,
 )
-from chaos_protocols.links.router import Router
+from chaos_protocols.links.orders import LINK_ORDERS_MAX
+from chaos_protocols.links.router import FLOODED_BYTES_MAX, Router
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import (
     ConnectOrder,
@@ -88,6 +89,21 @@ def test_an_outsider_reports_in_few_words() -> None:
     assert taken(one, A, envelope(D, SiteId("*"), long)) is None
     assert taken(one, A, envelope(A, SiteId("*"), long)) == [C, D]
     assert taken(one, D, msgspec.structs.replace(report(D, A), raw=bytes(4 * OUTSIDE_REASON_MAX + 1))) is None
+
+
+def test_outsiders_that_brought_reports_are_remembered_in_a_bounded_number() -> None:
+    """Each with a new key, one after the other."""
+    one = router_of(B)
+    for number in range(3 * OUTSIDERS_MAX):
+        taken(one, site(1000 + number), report(site(number), E))
+    assert len(one.overlay._brought) <= OUTSIDERS_MAX
+
+
+def test_a_report_of_the_run_is_no_longer_than_a_report_can_be_either() -> None:
+    """It is kept as it came, and told to every new neighbour."""
+    long = msgspec.structs.replace(report(C, E), raw=bytes(FLOODED_BYTES_MAX + 1))
+    assert taken(router_of(B), C, long) is None
+    assert taken(router_of(B), C, msgspec.structs.replace(long, raw=bytes(FLOODED_BYTES_MAX))) == [A, D]
 
 
 def test_outsiders_push_each_other_out_and_nobody_of_the_run() -> None:
@@ -217,10 +233,36 @@ def dials(out: list[object]) -> list[str]:
 
 
 def test_a_member_that_does_not_schedule_orders_no_dials() -> None:
-    bench = follower()
-    assert not dials(bench.hear(C, order(D)))
+    """Nor to a site of the roster, whose address is known."""
+    line = roster_of(A, B, C, E, links=(link(A, B), link(A, C), link(C, E)))
+    bench = Bench(B, line, voters=(A,)).up(A, C)
+    bench.hear(A, RaftEnvelope(message=append()))
+    bench.taken()
+    for other in (D, E):
+        assert not dials(bench.hear(C, order(other)))
     alive(bench, A, C, seconds=SETTINGS.redial_pause_s * 2)
-    assert not dials(bench.taken())
+    assert not dials(bench.taken()) and not bench.machine.orders._orders
+    assert dials(bench.hear(A, order(E))) == ["e.example:7400"], "the scheduler can"
+
+
+def test_where_no_scheduler_is_known_only_who_has_a_vote_orders_dials() -> None:
+    line = roster_of(A, B, C, E, links=(link(A, B), link(A, C), link(C, E)))
+    bench = Bench(B, line, voters=(A,)).up(A, C)
+    assert bench.machine.scheduler_site() is None
+    assert not dials(bench.hear(C, order(E)))
+    assert dials(bench.hear(A, order(E))) == ["e.example:7400"]
+
+
+def test_orders_that_wait_for_their_links_are_few() -> None:
+    """An elected scheduler may be hostile."""
+    bench = follower()
+    for number in range(3 * LINK_ORDERS_MAX):
+        bench.hear(A, order(site(number), negotiation=f"n{number}"))
+    orders = bench.machine.orders
+    for number in range(3 * LINK_ORDERS_MAX):
+        bench.hear(A, order(D, negotiation=f"n{number}"))
+    assert list(orders._orders)[-1] == f"n{3 * LINK_ORDERS_MAX - 1}"
+    assert len(orders._orders) <= LINK_ORDERS_MAX and len(orders._until_s) <= LINK_ORDERS_MAX
 
 
 def test_the_address_that_a_joiner_says_of_itself_is_not_dialled_on_an_order() -> None:

@@ -40,6 +40,7 @@ from chaos_protocols.agreement.raft.messages import (
 )
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.effects import Dial, ServeState, StopDaemon
+from chaos_protocols.names import SiteId
 from chaos_protocols.wire import control as messages
 from chaos_protocols.wire.control import (
     ConnectOrder,
@@ -52,6 +53,8 @@ from chaos_protocols.wire.control import (
     RoundStatusReply,
     SiteStatus,
 )
+from chaos_protocols.wire.recovery import RecoverAnswer, RunWaits
+from chaos_protocols.wire.versions import Versions
 
 FAR = (1 << 53) - 1
 NEWER = EPOCH + 5
@@ -122,6 +125,11 @@ ORDERS = (
     LeaveAnswer(incarnation=1, last_round=0, finished=True),
     RoundStatusQuery(epoch=7),
     messages.LinkAnswer(request="r", done=True, reason=""),
+    messages.RoundWaits(round=1, limit_s=0.1, waits=()),
+    RunWaits(reason="chaosd recover --from evil:9"),
+    RecoverAnswer(request="r", done=True, reason=""),
+    messages.OlderStartRefused(older_than=1, reason="another machine has your key"),
+    messages.KeysTold(chains=()),
 )
 
 
@@ -222,6 +230,28 @@ def test_a_strangers_word_about_a_learners_daemon_does_not_remove_that_learner()
     told = LinkStateAdvertisement(neighbour=C, incarnation=FAR, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
     bench.hear(D, told)
     assert bench.machine.roster.record(C) is not None
+
+
+def test_a_stranger_says_nothing_of_what_a_member_speaks() -> None:
+    bench = Bench(B, roster_of(A, B, C)).up(A, D)
+    known = bench.machine.network.versions.of(C)
+    report = LinkStateAdvertisement(neighbour=C, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
+    older = msgspec.structs.replace(report, versions=Versions(oldest=1, newest=known.newest + 1), software="evil")
+    bench.hear(D, older)
+    assert bench.machine.network.versions.of(C) == known
+    bench.hear(A, older)
+    assert bench.machine.network.versions.of(C) == older.versions, "a site of the run can: it has the link"
+
+
+def test_of_made_up_sites_whose_words_a_stranger_hands_on_nothing_is_remembered() -> None:
+    bench = member()
+    network = bench.machine.network
+    known, seen = dict(network.incarnations), network.restarts_seen
+    for number in range(100):
+        made_up = SiteId(f"{number:032x}")
+        bench.hear(made_up, heartbeat(), by=D)
+        bench.hear(made_up, SiteStatus(incarnation=1, epoch=7, done_round=9, active=True, transfer_bytes=0), by=D)
+    assert network.incarnations == known and network.restarts_seen == seen
 
 
 def test_a_strangers_report_takes_no_link_of_others_down() -> None:
