@@ -73,6 +73,19 @@ def test_nobody_changes_them_alone_nor_two_who_want_different_ones() -> None:
     assert bench.machine.roster.bounds == UNBOUNDED
 
 
+def test_a_learner_has_no_say_in_them() -> None:
+    roster = roster_of(A, B, learners=(C, D))
+    sites = tuple(msgspec.structs.replace(one, versions=Versions(oldest=2, newest=NEWEST)) for one in roster.sites)
+    bench = leading(roster=msgspec.structs.replace(roster, sites=sites))
+    wants(bench, C, TIGHT)
+    wants(bench, D, TIGHT)
+    bench.wait(0.5)
+    assert bench.machine.roster.bounds == UNBOUNDED
+    wants(bench, B, TIGHT)
+    bench.wait(0.5)
+    assert bench.machine.roster.bounds == UNBOUNDED, "one of two members"
+
+
 def test_a_wish_of_an_earlier_life_or_one_that_was_taken_back_counts_no_more() -> None:
     bench = leader_of(B, C)
     wants(bench, B, TIGHT)

@@ -16,6 +16,7 @@ from tests.unit.protocols.one_site import (
     link,
     moving,
     roster_of,
+    sent,
 )
 from tests.unit.protocols.scheduler.scheduler_kit import (
     alive,
@@ -32,6 +33,7 @@ from chaos_protocols.wire.control import (
     SiteStatus,
     StateRequest,
 )
+from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest
 
 
 def request(worker_round: int = 0) -> StateRequest:
@@ -112,6 +114,20 @@ def test_a_site_outside_can_bring_the_newest_state_back_where_it_was_in_the_run(
         bench.hear(C, far, by=B)
         alive(bench, B, D, seconds=0.25)
     assert (bench.machine.roster.restored_from == (D, 1)) == (D in bench.machine.roster.member_ids()) == was_there
+
+
+def test_a_guest_does_not_decide_as_an_operator_from_which_state_the_run_goes_on() -> None:
+    """It would name its own, or an old one."""
+    bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6)).up(D)
+    bench.hear(B, report(bench, active=False, done_round=5))
+    ask = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(A,), model=MODEL, worker_round=9
+    )
+    bench.hear(D, ask)
+    bench.taken()
+    out = bench.hear(D, RecoverRequest(request="evil-1", origin="d", round=9))
+    alive(bench, B, D, seconds=2.0)
+    assert bench.machine.roster.restored_from is None and not sent(out, RecoverAnswer)
 
 
 def test_what_a_site_offered_while_its_transfer_waited_for_its_turn_is_void_once_that_begins() -> None:

@@ -226,6 +226,20 @@ def test_a_round_that_the_scheduler_has_given_nothing_to_is_done_nowhere() -> No
     assert beyond_belief(msgspec.structs.replace(roster, views=(first, later)), A, answers) == ()
 
 
+def test_who_says_that_it_has_a_round_that_cannot_have_been_done_is_put_out_and_moves_nobody() -> None:
+    """Its one word would set the run to a round that nobody can reach."""
+    bench = leader_of(roster=roster_of(A, B, C, D, links=tuple(link(A, one) for one in (B, C, D))))
+    bench.machine.rounds.begin_from_worker(3)
+    lose(bench, D)
+    bench.hear(B, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=3, digest="aa"))
+    bench.hear(C, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=1 << 40, digest="cc", has_state=True))
+    bench.hear(B, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=3, digest="aa"))
+    roster = bench.machine.roster
+    assert roster.site_ids() == (A, B) and not roster.resolving
+    assert (roster.resolved_round, roster.resolved_digest) == (3, "aa")
+    assert "which cannot have been done" in roster.departed[-1].reason
+
+
 def test_a_site_outside_the_roster_has_no_say_in_a_round_in_doubt() -> None:
     bench = leader_of(roster=roster_of(A, B, C, D, links=tuple(link(A, one) for one in (B, C, D))))
     lose(bench, D)

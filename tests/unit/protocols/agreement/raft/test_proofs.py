@@ -200,6 +200,28 @@ def test_nobody_else_uses_the_votes_of_a_former_leader() -> None:
         assert believes(cluster, one, other, 9) is (signer == leader)
 
 
+def test_who_was_never_elected_gives_itself_no_mandate() -> None:
+    """It signs that in a term of its own it has left the vote to itself alone."""
+    cluster, _, (one, other) = led()
+    keys, index = RigKeys(other), cluster[one].commit_index + 1
+    signature = keys.sign(change_words(RUN, 9, SiteId(other), index, (SiteId(other),)))
+    own, forged = vote(other, other, 9), vote(one, other, 9, signer=other)
+    for votes in ((), (own,), (own, forged)):
+        made_up = Mandate(
+            term=9,
+            leader=SiteId(other),
+            votes=votes,
+            index=index,
+            voters=(SiteId(other),),
+            public_key=keys.public_key,
+            signature=signature,
+        )
+        cluster.run(1.0)
+        proof = shown(other, 9, *votes, mandates=(made_up,))
+        cluster.act(one, cluster[one].receive(SiteId(other), proof, now_s=cluster.now_s))
+        assert not believes(cluster, one, other, 9)
+
+
 def test_a_vote_that_cannot_be_shown_elects_nobody() -> None:
     cluster, leader, (one, other) = led()
     cluster.crash(leader)
