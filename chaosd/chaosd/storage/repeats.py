@@ -2,8 +2,8 @@
 filled by one story, nor may that story hide the others on a page.
 
 Two entries tell the same story if they differ in nothing but numbers, times and durations. What changed who takes part
-in the run is always told: each is an answer to "who was in it then?". Asked by `recorder.py`;
-keeps no time of its own.
+in the run is always told: each is an answer to "who was in it then?". Where anybody can begin as many stories as he
+likes, with made-up names, what is more than some is one story. Asked by `recorder.py`; keeps no time of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ TOLD_EACH = 5
 WINDOW_S = 60.0
 ALWAYS_TOLD = frozenset({"scale-in", "scale-out", "connect-link", "disconnect-link", "restore-point", "rules"})
 """Kinds of which every entry that is `done` is told."""
+BEGUN_BY_ANYBODY = frozenset({"scale-out"})
+"""Kinds of which whoever may connect, or hands words on, brings any number: requests to join, each in another name."""
+BEGUN_MAX = 60
+"""Stories of one such kind and outcome that begin in a window; further ones are counted together."""
 STORIES_KEPT = 256
 """The one that was heard of longest ago is forgotten first."""
 _NUMBERS = re.compile(r"\b\d{1,7}(?:\.\d+)?\b")
@@ -44,6 +48,8 @@ class Repeats:
         self._stories: dict[Key, _Story] = {}
         self._forgotten: list[_Story] = []
         """Of which some were left out, until the next `due`."""
+        self._begun: dict[tuple[str, str], tuple[float, int]] = {}
+        """By kind and outcome: since when their present window runs, and how many stories have begun in it."""
 
     @property
     def counted(self) -> bool:
@@ -56,7 +62,10 @@ class Repeats:
             return True
         key = _key(record)
         story = self._stories.pop(key, None)
-        if story is None or (now_s >= story.since_s + WINDOW_S and not story.untold):
+        if _is_over(story, now_s) and not self._may_begin(record, now_s):
+            key = (record.kind, record.outcome, "", "", "")
+            story = self._stories.pop(key, None)
+        if story is None or _is_over(story, now_s):
             story = _Story(since_s=now_s)
         self._stories[key] = story
         if len(self._stories) > STORIES_KEPT:
@@ -68,12 +77,28 @@ class Repeats:
         story.last = record
         return False
 
+    def _may_begin(self, record: HistoryRecord, now_s: float) -> bool:
+        """Whether one more story is told by itself."""
+        if record.kind not in BEGUN_BY_ANYBODY:
+            return True
+        which = (record.kind, record.outcome)
+        since_s, begun = self._begun.get(which, (now_s, 0))
+        if now_s >= since_s + WINDOW_S:
+            since_s, begun = now_s, 0
+        self._begun[which] = (since_s, begun + 1)
+        return begun < BEGUN_MAX
+
     def due(self, now_s: float, *, everything: bool = False) -> list[HistoryRecord]:
         """One entry for each story of which some were left out, at the end of its window. `everything`: now, since
         nobody asks again."""
         stories = [story for story in self._stories.values() if everything or now_s >= story.since_s + WINDOW_S]
         forgotten, self._forgotten = self._forgotten, []
         return [record for story in (*forgotten, *stories) for record in _summary(story, now_s)]
+
+
+def _is_over(story: _Story | None, now_s: float) -> bool:
+    """Nothing of it was told lately, nor is to be."""
+    return story is None or (now_s >= story.since_s + WINDOW_S and not story.untold)
 
 
 def _summary(story: _Story, now_s: float) -> list[HistoryRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaosd.api.daemon_status import event_record
 from chaosd.storage.history import HistoryRecord
-from chaosd.storage.repeats import STORIES_KEPT, TOLD_EACH, WINDOW_S, Repeats
+from chaosd.storage.repeats import BEGUN_MAX, STORIES_KEPT, TOLD_EACH, WINDOW_S, Repeats
 
 
 def record(subject: str = "round 1", reason: str = "every contribution has weight 0", **more: object) -> HistoryRecord:
@@ -50,6 +50,20 @@ def test_every_change_of_who_takes_part_is_told_and_refused_ones_are_counted() -
     assert all(repeats.is_told(one, 0.0) for one in joins)
     refused = [record("b", kind="scale-out", outcome="refused") for _ in range(2 * TOLD_EACH)]
     assert sum(repeats.is_told(one, 0.0) for one in refused) == TOLD_EACH
+
+
+def test_requests_to_join_in_made_up_names_are_told_up_to_a_number_and_counted_beyond() -> None:
+    """Whoever hands them on would fill the history with them, and write a line of the log for each."""
+    repeats, told, by_second = Repeats(), 0, []
+    for second in range(300):
+        for number in range(50):
+            name = "".join(chr(0x4E00 + digit) for digit in divmod(50 * second + number, 1000))
+            told += repeats.is_told(record(name, kind="scale-out", outcome="failed"), float(second))
+        by_second += repeats.due(float(second))
+    by_second += repeats.due(300.0, everything=True)
+    assert told <= 5 * (BEGUN_MAX + TOLD_EACH)
+    assert told + sum(event_record(one).times for one in by_second) == 300 * 50, "none is lost"
+    assert all(repeats.is_told(record("d", kind="scale-out", outcome="done"), 300.0) for _ in range(2 * BEGUN_MAX))
 
 
 def test_what_was_counted_is_told_when_the_story_is_forgotten_and_when_the_daemon_ends() -> None:
