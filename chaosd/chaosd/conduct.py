@@ -23,6 +23,9 @@ GUEST_MESSAGE_BYTES = 1024
 """A longer one counts as so many of this size: what a message costs to read grows with its length."""
 MEMBER_MESSAGES_PER_S = 5000.0
 MEMBER_MESSAGES_AT_ONCE = 50_000
+GUEST_OWES_MAX_S = 1.0
+"""A guest that has said so much more than is read of one is not linked until that is made up for: the first word over
+each new link is read before anybody knows how long it is."""
 HELD_MIN_S = 0.1
 """Who has emptied its bucket is read again so much later, some messages at a time."""
 BACK_OFF_FIRST_S = 1.0
@@ -153,11 +156,22 @@ class Conduct:
             return "blocked by this site's operator"
         if wait_s := self.waits_s(site):
             return f"it broke the rules; not let in for {wait_s:.0f} s more"
-        links = None if self._is_of_run(site) else self._links.get(self._answers(site))
-        if links is None:
+        return "" if self._is_of_run(site) else self._why_no_guest(self._answers(site), self._clock())
+
+    def _why_no_guest(self, who: str, now_s: float) -> str:
+        """Of one that is of no run here, and has broken no rule: it says too much, or its links come and go."""
+        said, links = self._buckets.get(who), self._links.get(who)
+        owes_s = -said.left / GUEST_MESSAGES_PER_S - (now_s - said.at_s) if said is not None else 0.0
+        if owes_s > GUEST_OWES_MAX_S:
+            return f"it has said more than is read of a site outside the run; not let in for {owes_s:.0f} s more"
+        wait_s = (1.0 - links.left) / GUEST_LINKS_PER_S - (now_s - links.at_s) if links is not None else 0.0
+        if wait_s <= 0.0:
             return ""
-        wait_s = (1.0 - links.left) / GUEST_LINKS_PER_S - (self._clock() - links.at_s)
-        return f"its links come and go; not let in for {wait_s:.0f} s more" if wait_s > 0.0 else ""
+        return (
+            f"its links come and go: a site outside the run gets {GUEST_LINKS_AT_ONCE} of them, then one in "
+            f"{1.0 / GUEST_LINKS_PER_S:g} s; not let in for {wait_s:.0f} s more. `chaosd events` at both ends tells "
+            "why they end; once it is in the run there is no such limit"
+        )
 
     def waits_s(self, site: SiteId) -> float:
         """For how many seconds more it stays outside; 0: it may come in."""

@@ -51,6 +51,25 @@ def test_a_long_word_of_a_guest_counts_as_many(rig: Rig) -> None:
     assert rig.conduct.heard(MEMBER, 1 << 20) == 0.0 and rig.says(MEMBER, limits.MEMBER_MESSAGES_AT_ONCE - 1) == 0.0
 
 
+def test_a_guest_that_has_said_too_much_buys_no_more_words_with_a_new_link(rig: Rig) -> None:
+    """One of 4 MiB takes 60 ms to decode, and is read before its length counts: each new link would bring another."""
+    owed_s = rig.conduct.heard(GUEST, 4 << 20)
+    assert owed_s > 60.0 and "not let in for 6" in rig.conduct.why_not(GUEST)
+    rig.now_s += owed_s
+    assert rig.conduct.why_not(GUEST) == "" and rig.conduct.heard(MEMBER, 4 << 20) == 0.0
+    rig.now_s += limits.GUEST_MESSAGES_AT_ONCE / limits.GUEST_MESSAGES_PER_S
+    rig.says(GUEST, limits.GUEST_MESSAGES_AT_ONCE)
+    assert rig.conduct.heard(GUEST) > 0.0 and rig.conduct.why_not(GUEST) == "", "who merely says a little too much"
+
+
+def test_who_is_kept_out_as_its_links_come_and_go_is_told_of_with_the_way_out(rig: Rig) -> None:
+    for _ in range(limits.GUEST_LINKS_AT_ONCE):
+        assert rig.conduct.why_not(GUEST) == ""
+        rig.conduct.linked(GUEST)
+    told = rig.conduct.why_not(GUEST)
+    assert "gets 32 of them, then one in 5 s" in told and "for 5 s more" in told and "chaosd events" in told
+
+
 def test_a_site_that_says_little_is_never_held(rig: Rig) -> None:
     for _ in range(10_000):
         assert rig.conduct.heard(GUEST) == 0.0
