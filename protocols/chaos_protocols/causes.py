@@ -128,7 +128,7 @@ class Cause(Enum):
     )  # fmt: skip
     NEIGHBOURS_OUTSIDE = Meaning(
         "neighbours-outside", Place.WAITS,
-        "none of the named neighbours is in the run at the moment",
+        "none of the named neighbours is in the run at the moment, or no way from there to this site is known",
         "the peers of this site",
         "they are joining themselves, or stopped: see their `chaosd status`; or name a member in `[[peers]]`",
     )  # fmt: skip

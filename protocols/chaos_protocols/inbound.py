@@ -153,7 +153,7 @@ class Inbound:
             case messages.RoundWaits():
                 participation.waits.heard(source, message)
             case RunWaits(reason=reason):
-                participation.pause.heard(reason)
+                participation.pause.heard(source, reason)
             case RecoverAnswer():
                 participation.recovering.answered(message)
             case messages.OlderStartRefused():

@@ -70,9 +70,10 @@ class Pause:
         self._heard = ("", float("-inf"))
         """What the scheduler last said that the run waits for, and when."""
 
-    def heard(self, reason: str) -> None:
+    def heard(self, source: SiteId, reason: str) -> None:
         """The scheduler says which state the run waits for, and for whom; it says so again as long as that lasts."""
-        self._heard = (reason, self._outbox.now_s)
+        if source == self._client.scheduler:
+            self._heard = (reason, self._outbox.now_s)
 
     def tell(self) -> None:
         """The worker hears of every new reason; the event history has the beginning, each cause that lasts, the end."""

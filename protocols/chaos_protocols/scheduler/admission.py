@@ -94,7 +94,7 @@ class Admission:
         if answer is not None:
             return answer
         neighbours = tuple(one for one in request.neighbours if self._in_run(one) and one != site)
-        if not neighbours:
+        if not neighbours or site not in self._facts.reachable():
             return _not_now(request, Cause.NEIGHBOURS_OUTSIDE.told())
         trimmed = msgspec.structs.replace(request, neighbours=neighbours)
         scale_out = ScaleOut(

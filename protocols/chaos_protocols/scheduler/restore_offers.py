@@ -110,8 +110,7 @@ class RestoreOffers:
         request = self._join_requests.get(site)
         if request is None:
             return None
-        fresh = not request.worker_round  # of no history, whatever its daemon calls it
-        worker = (0, 0) if fresh else (request.lineage or self._facts.roster.restore_epoch, request.worker_round)
+        worker = (self._lineage(request), request.worker_round) if request.worker_round else (0, 0)
         stored = request.checkpoint
         if stored is None or stored.spec_digest != request.model.spec_digest:
             return worker
@@ -156,7 +155,7 @@ class RestoreOffers:
                 links=(),
                 model=request.model,
                 round=request.worker_round,
-                lineage=request.lineage or roster.restore_epoch,
+                lineage=self._lineage(request),
                 trained=request.trained,
             )
             yield worker, request.checkpoint
@@ -173,9 +172,14 @@ class RestoreOffers:
                 links=links,
                 model=request.model,
                 round=request.worker_round,
-                lineage=request.lineage or roster.restore_epoch,
+                lineage=self._lineage(request),
             )
             yield worker, request.checkpoint
+
+    def _lineage(self, request: StateRequest | JoinRequest) -> int:
+        """Of its worker's state. A fresh one is of no history, whatever its daemon calls it."""
+        present = self._facts.roster.restore_epoch
+        return (request.lineage or present) if request.worker_round else present
 
     def _links(self, site: SiteId, neighbours: tuple[SiteId, ...]) -> tuple[LinkRecord, ...]:
         facts, members = self._facts, self._facts.roster.member_ids()

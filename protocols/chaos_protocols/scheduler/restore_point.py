@@ -216,7 +216,7 @@ class RestorePoint:
         if best is None and not awaited and (reached <= ANEW_ROUNDS_MAX or self._is_unsaved()):
             best = min(candidates, key=lambda one: one.rank, default=None)  # fresh workers, all of them
         if best is None or awaited:
-            strangers = [one for one in offered if one not in candidates]
+            strangers = [one for one in offered if one.round and one not in candidates]
             self.waiting = self._why_it_waits(best, awaited, reached, stood_s) + self._offered_by(strangers)
             return None
         return best
@@ -226,10 +226,10 @@ class RestorePoint:
         return self._reports.members_are_unsaved() and self.offers.nobody_left_with_a_checkpoint()
 
     def _is_of_the_run(self, one: Candidate) -> bool:
-        """Whether rounds of this run can be in it: they are in no state of a site that never was in it. An operator may
-        know better (spec 13.10)."""
+        """Whether rounds of this run can be in it: they are in no state of a site that never was in it. Nor does the run
+        begin with what such a site calls a fresh one. An operator may know better (spec 13.10)."""
         roster, site = self._facts.roster, one.record.site
-        return not one.round or roster.record(site) is not None or roster.gone(site) is not None
+        return roster.record(site) is not None or roster.gone(site) is not None
 
     def _has_the_newest(self, best: Candidate) -> bool:
         """A live worker, and as far as members know that were there nobody can have more than one round more: what only

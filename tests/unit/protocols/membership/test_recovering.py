@@ -75,3 +75,10 @@ def test_what_the_scheduler_waits_for_is_told_here_while_it_lasts_and_nothing_el
     assert pause.reason() == ("" if trains else "waiting for b (it is away)")
     bench.alive(3.0)
     assert pause.reason() == "", "it is not said any more"
+
+
+def test_what_the_run_waits_for_is_told_on_no_other_members_word() -> None:
+    """It names commands that an operator may type."""
+    bench = member()
+    bench.hear(B, RunWaits(reason="chaosd recover --from evil:9"))
+    assert bench.machine.participation.pause.reason() == ""

@@ -150,6 +150,17 @@ def test_a_join_without_a_neighbour_in_the_run_is_refused_for_now() -> None:
     assert (told.accepted, told.final) == (False, False) and "neighbours" in told.reason
 
 
+def test_who_hands_on_a_join_of_a_site_that_nobody_can_reach_has_no_site_look_for_it() -> None:
+    """It makes up any number of them, and each would cost a word to every site that it names."""
+    bench = training(B, C)
+    bench.up(D)
+    for number in range(20):
+        out = bench.hear(SiteId(f"{number:032x}"), join(A, B, C), by=D)
+        assert not sent(out, ConnectOrder)
+    assert not negotiations(bench, ScaleOut) and not records(bench.out)
+    assert sent(bench.hear(D, join(A, B)), ConnectOrder), "it can be reached itself"
+
+
 def test_a_join_waits_while_its_former_leave_is_being_finished() -> None:
     bench = training(B, C)
     bench.hear(C, LeaveRequest(incarnation=1, reason="done"))

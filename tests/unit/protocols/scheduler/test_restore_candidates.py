@@ -116,6 +116,33 @@ def test_a_site_outside_can_bring_the_newest_state_back_where_it_was_in_the_run(
     assert (bench.machine.roster.restored_from == (D, 1)) == (D in bench.machine.roster.member_ids()) == was_there
 
 
+def test_a_run_begins_with_no_fresh_state_of_a_site_that_never_was_in_it() -> None:
+    """Whoever one member merely lets connect would choose what all begin with, whatever history it says it is of."""
+    ask = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(A,), model=MODEL, worker_round=0
+    )
+    for lineage in (0, 1 << 50):
+        bench = leader_of(roster=roster_of(A, B)).up(D)
+        for _ in range(8 * round(SETTINGS.transfer_stall_s)):
+            bench.hear(D, msgspec.structs.replace(ask, lineage=lineage))
+            bench.hear(B, report(bench, active=False, done_round=0))
+            alive(bench, B, D, seconds=0.25)
+        assert bench.machine.roster.restored_from is None and D not in bench.machine.roster.member_ids()
+        bench.hear(B, request())
+        alive(bench, B, D, seconds=1.0)
+        assert bench.machine.roster.restored_from == (B, 1)
+
+
+def test_a_fresh_worker_is_of_no_history_whatever_its_daemon_calls_it() -> None:
+    bench = leader_of(roster=roster_of(A, B, C))
+    for site, lineage in ((B, 0), (C, 1 << 50)):
+        bench.hear(site, report(bench, active=False, done_round=0))
+        bench.hear(site, msgspec.structs.replace(request(), lineage=lineage))
+    while bench.machine.roster.restored_from is None and bench.now_s < 160.0:
+        alive(bench, B, C, seconds=0.25)
+    assert bench.machine.roster.restored_from == (B, 1), "the lower id"
+
+
 def test_a_guest_does_not_decide_as_an_operator_from_which_state_the_run_goes_on() -> None:
     """It would name its own, or an old one."""
     bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6)).up(D)
