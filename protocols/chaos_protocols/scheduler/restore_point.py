@@ -226,8 +226,8 @@ class RestorePoint:
         return self._reports.members_are_unsaved() and self.offers.nobody_left_with_a_checkpoint()
 
     def _is_of_the_run(self, one: Candidate) -> bool:
-        """Whether rounds of this run can be in it: they are in no state of a site that never was in it. Nor does the run
-        begin with what such a site calls a fresh one. An operator may know better (spec 13.10)."""
+        """Whether rounds of this run can be in it: they are in no state of a site that never was in it. Nor is such a
+        site's fresh worker what the run begins with. An operator may know better (spec 13.10)."""
         roster, site = self._facts.roster, one.record.site
         return roster.record(site) is not None or roster.gone(site) is not None
 
