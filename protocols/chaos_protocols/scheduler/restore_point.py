@@ -216,7 +216,7 @@ class RestorePoint:
         if best is None and not awaited and (reached <= ANEW_ROUNDS_MAX or self._is_unsaved()):
             best = min(candidates, key=lambda one: one.rank, default=None)  # fresh workers, all of them
         if best is None or awaited:
-            strangers = [one for one in offered if one.round and one not in candidates]
+            strangers = [one for one in offered if one not in candidates]
             self.waiting = self._why_it_waits(best, awaited, reached, stood_s) + self._offered_by(strangers)
             return None
         return best
@@ -270,9 +270,9 @@ class RestorePoint:
 
     def _offered_by(self, strangers: Sequence[Candidate]) -> str:
         """For an operator, who may know them."""
-        if not strangers:
+        told = min((one for one in strangers if one.round), key=lambda one: one.rank, default=None)
+        if told is None:
             return ""
-        told = min(strangers, key=lambda one: one.rank)
         name = told.record.name
         return (
             f". {name} offers a state of round {told.round}, but never was in this run: only an operator can take "
