@@ -28,7 +28,7 @@ IN_PROCESS := $(wildcard tests/unit tests/simulator tests/simulation tests/numer
 WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help docs release demo demo-site docker-demo test test-long check house format bench attack soak seeds mutants mutants-random fuzz coverage clean distclean
+.PHONY: help docs release demo demo-site docker-demo test test-long check house passes format bench attack soak seeds mutants mutants-random fuzz coverage clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house
 
 house: $(VENV)/.project  ## figures of the source: import circles, sizes, branches, names, who writes whose fields
 	@$(BIN)/python -m tests.tidy.house
+
+passes: $(VENV)/.project  ## files that a gradient and a newcomer's request pass, counted in real processes (a minute); which: ARGS=--list
+	@$(BIN)/python -m tests.tidy.passes $(ARGS)
 
 format: $(VENV)/.check  ## format the code and sort the imports
 	@$(BIN)/ruff check --quiet --fix .
