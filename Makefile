@@ -65,7 +65,7 @@ check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house
 house: $(VENV)/.project  ## figures of the source: import circles, sizes, branches, names, who writes whose fields
 	@$(BIN)/python -m tests.tidy.house
 
-passes: $(VENV)/.project  ## files that a gradient and a newcomer's request pass, counted in real processes (a minute); which: ARGS=--list
+passes: $(VENV)/.project  ## files that a gradient and a newcomer's request pass, counted in real processes (half a minute); which ones: ARGS=--list
 	@$(BIN)/python -m tests.tidy.passes $(ARGS)
 
 format: $(VENV)/.check  ## format the code and sort the imports

@@ -39,7 +39,7 @@ class Profiler:
         self.errors: list[str] = []
         """Of our own: an exception that left the profile function would end it, and surface in the program."""
         self._root, self._folders = root, tuple(os.path.join(root, folder) + os.sep for folder in folders)
-        self._files: dict[CodeType, str] = {}
+        self._files: dict[str, str] = {}
         self._signalled = threading.Event()
 
     def set_watch(self, watch: Watch | None) -> None:
@@ -57,11 +57,11 @@ class Profiler:
 
     def file_of(self, code: CodeType) -> str:
         """Where a function stands, if that is a file of the packages; else empty."""
-        found = self._files.get(code)
+        name = code.co_filename  # not the code itself: two that read the same are equal, whatever file they are of
+        found = self._files.get(name)
         if found is None:
-            name = code.co_filename
             found = os.path.relpath(name, self._root) if name.startswith(self._folders) else ""
-            self._files[code] = found
+            self._files[name] = found
         return found
 
     def __call__(self, frame: FrameType, event: str, value: Any) -> None:

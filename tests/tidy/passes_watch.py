@@ -163,7 +163,6 @@ class GradientWatch:
     def __init__(self, *, state: float, driver: str, files: bool) -> None:
         self._state, self._driver, self._files = state, driver, files
         self._passed: dict[tuple[str, str], tuple[float, str]] = {}
-        self._codes: set[CodeType] = set()
         self._entries: dict[int, Counter[str]] = defaultdict(Counter)
         self._others: Counter[str] = Counter()
 
@@ -171,12 +170,11 @@ class GradientWatch:
         code = frame.f_code
         if file == self._driver and event == "call":
             self._driven(frame, file_of)
-        if not self._files or code in self._codes:
+        if not self._files or (file, code.co_qualname) in self._passed:
             return
         for one in with_elements([*arguments(frame), value]):
             told = told_of(one, self._state)
             if told is not None:
-                self._codes.add(code)
                 self._passed[file, code.co_qualname] = (time.monotonic(), told)
                 return
 
@@ -306,8 +304,8 @@ class RequestWatch:
 
     def _is_caused(self, value: Any, frame: FrameType | None) -> bool:
         """It was made because of the request: it holds another form, or some function that is running was called with
-        one. The first request is its own cause."""
-        if not self._kept and type(value).__name__ == "JoinRequest":
+        one. A request is its own cause: the site asks again at every beat."""
+        if type(value).__name__ == "JoinRequest":
             return True
         if any(id(one) in self._kept or self._is_marked(one) for one in elements(value)):
             return True

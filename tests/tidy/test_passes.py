@@ -24,23 +24,24 @@ def full_of(number: float) -> bytes:
     return struct.pack("<f", number) * 2048
 
 
-def frame_of(*given: Any, **more: Any) -> FrameType:
+def frame_of(given: Any = None, other: Any = None) -> FrameType:
     return sys._getframe()
 
 
 @dataclass
 class Held:
-    """Stands for a class of the packages, whose module it says it is of."""
+    """Stands for a class of the packages: below, it says that it is of one of their modules."""
 
-    __module__ = "chaosd.made_up"
     what: Any
     other: Any = None
 
 
 @dataclass
 class Reduced:
-    __module__ = "chaosd.made_up"
     tag: Tag
+
+
+Held.__module__ = Reduced.__module__ = "chaosd.made_up"
 
 
 def test_arguments_of_every_kind_are_looked_at_and_local_variables_are_not() -> None:
