@@ -157,7 +157,7 @@ def test_what_comes_after_the_arrival_does_not_count() -> None:
 
 
 def test_only_functions_of_the_packages_are_looked_at() -> None:
-    profiler = Profiler("/root", ["chaosd/chaosd"])
-    inside = compile("pass", "/root/chaosd/chaosd/driver.py", "exec")
-    outside = compile("pass", "/root/chaosd/chaosd_further/driver.py", "exec")
+    profiler = Profiler("/checkout", ["chaosd/chaosd"])
+    inside = compile("pass", "/checkout/chaosd/chaosd/driver.py", "exec")
+    outside = compile("pass", "/checkout/chaosd/chaosd_further/driver.py", "exec")
     assert (profiler.file_of(inside), profiler.file_of(outside)) == (DRIVER, "")
