@@ -15,9 +15,9 @@ FIRST = {number: f"s{number}" for number in range(1, 19)}
 LATER = {17: "s17"} | {number: f"t{number}" for number in range(18, 31)}
 
 
-def judged(held: dict[str, tuple[int, str]], *, chosen: str, number: int) -> list[str]:
+def judged(held: dict[str, tuple[int, str]], *, chosen: str, number: int, strangers: tuple[str, ...] = ()) -> list[str]:
     """The run did 18 rounds, went on from round 17 up to 30, then back to round 2, where it stands; `held`: what each
-    site has on its disk."""
+    site has on its disk; `strangers`: those that are in no roster."""
     first = Era(3, 0, False, None, states=dict(FIRST), newest=18)
     later = Era(15, 17, True, first, states=dict(LATER), newest=30)
     last = Era(33, 2, True, later, states={2: "s2"})
@@ -32,7 +32,9 @@ def judged(held: dict[str, tuple[int, str]], *, chosen: str, number: int) -> lis
     rounds: Any = SimpleNamespace(eras=[first, later, last])
     oracle = RestoreOracle(lambda _, told: broken.append(told), nodes, rounds)  # type: ignore[arg-type, return-value]
     command: Any = SimpleNamespace(operator="", round=number, record=SimpleNamespace(site=chosen))
-    roster: Any = SimpleNamespace(model="m", departed=(), record=lambda site: site)
+    roster: Any = SimpleNamespace(
+        model="m", departed=(), record=lambda site: None if site in strangers else site, gone=lambda site: None
+    )
     oracle.committed(39, command, roster)
     return broken
 
@@ -50,3 +52,8 @@ def test_a_state_of_a_history_that_was_given_up_is_worth_what_it_shares_with_the
     number: int, state: str, held: tuple[int, str], right: bool
 ) -> None:
     assert (judged({"b": (number, state), "a": held}, chosen="b", number=number) == []) is right
+
+
+def test_a_state_of_a_site_that_never_was_in_the_run_is_none_that_it_goes_on_from() -> None:
+    (told,) = judged({"a": (2, "s2"), "guest": (2, "s2")}, chosen="guest", number=2, strangers=("guest",))
+    assert "the state of guest, which never was in the run" in told

@@ -1,4 +1,5 @@
-"""Invariant 10: no state older than one that a member still has is taken without an operator's word.
+"""Invariant 10: no state older than one that a member still has, and none of a site that never was in the run, is taken
+without an operator's word.
 
 Judged when the run takes over a state: what every site of the run really has then, on its disk or in a worker that
 lives, whether its daemon does or not. A state counts if it belongs to the run's history as it stood; one round is no
@@ -41,6 +42,9 @@ class RestoreOracle:
         """`before`: the roster to which the command is applied."""
         if command.operator or before.model is None:
             return
+        site = command.record.site
+        if before.record(site) is None and before.gone(site) is None:
+            self._fail(10, f"entry {index} goes on from the state of {site}, which never was in the run")
         history = self._rounds.eras[-1]
         done = max(history.newest, history.resolved_round)
         if not command.round and done:
