@@ -269,4 +269,27 @@ PRESENT = (
         ),
         test="test_leaver_with_the_state:test_what_a_leaver_took_along_when_it_failed_before_says_nothing",
     ),
+    Undone(
+        row=158,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.removals:_taken_along",
+                "site in situation.holding",
+                "site in situation.active",
+            ),
+        ),
+        test="test_leaver_with_the_state:"
+        "test_a_leaver_whose_script_gives_nothing_more_has_all_rounds_up_to_its_last_one",
+    ),
+    Undone(
+        row=158,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.admission:Admission.leave_requested",
+                "request.keeps is not None and",
+                "False and",
+            ),
+        ),
+        test="test_leaver_with_the_state:test_a_leaver_goes_when_it_is_known_whether_its_worker_trains",
+    ),
 )

@@ -206,6 +206,8 @@ class Admission:
         record = self._facts.roster.record(site)
         if record is None or record.incarnation != request.incarnation:
             return self._leaves_from_outside(site, request, record)
+        if request.keeps is not None and site != self._facts.site and self._reports.of(record) is None:
+            return None  # it asks again: what it takes along depends on whether its worker trains (spec 14.11)
         for one in list(self._negotiations.of(ScaleOut)):
             if one.joiner == site:
                 self._negotiations.forget(one.identifier)

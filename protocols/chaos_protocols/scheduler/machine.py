@@ -365,6 +365,7 @@ class SchedulerMachine:
             first_round=self.pace.first_round(host),
             done=host.done_round,
             active=self.term.reports.active_sites(),
+            holding=self.term.reports.holding_sites(),
             figures=RunFigures(
                 round_bytes=self.pace.round_bytes, round_s=self.pace.round_s, hold_s=host.settings.join_hold_s
             ),

@@ -65,7 +65,9 @@ class Situation:
     done: int
     """The last round that is done at the scheduler."""
     active: frozenset[SiteId]
-    """Members whose workers have the state."""
+    """Members whose workers have the state, and train."""
+    holding: frozenset[SiteId] = frozenset()
+    """Those, and members whose workers have it and give nothing more."""
     figures: RunFigures = UNKNOWN
     """What its rounds ask of a joiner's links."""
     newest_round: int = 0

@@ -127,5 +127,5 @@ def _taken_along(situation: Situation, removal: Removal) -> int | None:
         return before.newest_round
     if situation.active - {site} or keeps is None or keeps.lineage < roster.restore_epoch:
         return None
-    # One that trains does all rounds up to its last one.
-    return situation.first_round - 1 if site in situation.active else min(keeps.round, situation.newest_round)
+    # A worker that has the state takes all results up to its last round, also where its script gives nothing more.
+    return situation.first_round - 1 if site in situation.holding else min(keeps.round, situation.newest_round)

@@ -160,6 +160,10 @@ class Reports:
         """Members whose workers have the state and train, as far as they have reported."""
         return frozenset(self._active())
 
+    def holding_sites(self) -> frozenset[SiteId]:
+        """Members whose workers have the state: those that train, and those that only take the results any more."""
+        return self.active_sites() | {site for site, report in self.of_members().items() if report.worker_round}
+
     def anybody_active(self) -> bool:
         return next(self._active(), None) is not None
 

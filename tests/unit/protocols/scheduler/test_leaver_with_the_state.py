@@ -18,14 +18,16 @@ from chaos_protocols.wire.plans import CheckpointFacts
 LINEAGE, REACHED = 3, 7
 
 
-def run_of(*active: str, **changes: Any) -> Bench:
-    """A leads; of B and C those train that are named."""
+def run_of(*active: str, at: int = 0, **changes: Any) -> Bench:
+    """A leads; of B and C those train that are named. `at`: the round of which B's worker has the state all the same,
+    though its script gives nothing more."""
     roster = roster_of(A, B, C, restore_epoch=LINEAGE, resolved_round=REACHED, first_round=REACHED + 1, **changes)
     bench = leader_of(roster=msgspec.structs.replace(roster, **spoken(roster)))
     holds(bench, REACHED, "digest")
     for site in (B, C):
         said = report(bench, active=site in active)
-        bench.hear(site, msgspec.structs.replace(said, done_round=REACHED, known_round=REACHED))
+        worker = at if site == B else 0
+        bench.hear(site, msgspec.structs.replace(said, done_round=REACHED, known_round=REACHED, worker_round=worker))
     return bench
 
 
@@ -71,6 +73,25 @@ def test_a_leaver_takes_along_what_is_waited_for_where_nobody_else_has_the_state
     gone = departure(bench)
     taken = (0, 0, "") if newest is None else (LINEAGE, newest, "site b")
     assert (gone.lineage, gone.newest_round, gone.name) == taken
+
+
+def test_a_leaver_whose_script_gives_nothing_more_has_all_rounds_up_to_its_last_one() -> None:
+    """Its part of the round that was in doubt had been given."""
+    bench = run_of(at=REACHED)
+    bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
+    assert departure(bench).newest_round == REACHED + 1
+
+
+def test_a_leaver_goes_when_it_is_known_whether_its_worker_trains() -> None:
+    """A scheduler that was just elected has heard nobody yet; the leaver does rounds up to its last one."""
+    roster = roster_of(A, B, C, restore_epoch=LINEAGE, resolved_round=REACHED, first_round=REACHED + 1)
+    bench = leader_of(roster=msgspec.structs.replace(roster, **spoken(roster)))
+    holds(bench, REACHED, "digest")
+    bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
+    assert bench.machine.roster.departure(B, 1) is None
+    bench.hear(B, msgspec.structs.replace(report(bench, active=True), done_round=REACHED, known_round=REACHED))
+    bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
+    assert departure(bench).newest_round == REACHED + 1
 
 
 def test_what_a_leaver_took_along_when_it_failed_before_says_nothing() -> None:
