@@ -27,7 +27,11 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.admission import TURNED_BACK_MAX
 from chaos_protocols.scheduler.negotiation import ScaleOut
+from chaos_protocols.scheduler.negotiation.base import ProposalLost
+from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
+from chaos_protocols.scheduler.running import REFUSED_MAX
 from chaos_protocols.wire.control import (
+    JoinRequest,
     LeaveAnswer,
     LeaveRequest,
     LinkRequest,
@@ -128,3 +132,25 @@ def test_a_leave_and_a_link_do_not_disturb_somebody_elses_transfer() -> None:
     bench.hear(D, LeaveRequest(incarnation=1, reason="done"))
     plan = bench.machine.roster.replication
     assert plan is not None and plan.joiner == C
+
+
+def test_of_those_that_were_judged_and_not_let_in_a_bounded_number_is_remembered_the_latest() -> None:
+    """Each is judged again after a while: who asks once more before that is told the same."""
+    bench = training(B)
+    running = bench.machine.scheduler.term.negotiations
+    for number in range(REFUSED_MAX + 3):
+        request = JoinRequest(
+            name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(B,), model=MODEL, worker_round=0
+        )
+        joining = ScaleOut(
+            running.name("out"),
+            joiner=SiteId(f"{number:032x}"),
+            request=request,
+            cause="it asked",
+            now_s=bench.now_s,
+            state=ScaleOutState.ADMITTING,
+        )
+        running.start(joining, [])
+        running.feed(joining.identifier, ProposalLost(reason="its links are too slow", final=True, refused=True))
+    told = [bool(running.refusal(SiteId(f"{number:032x}"))) for number in range(REFUSED_MAX + 3)]
+    assert told == [False] * 3 + [True] * REFUSED_MAX
