@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -71,3 +72,41 @@ async def test_a_header_leaves_with_the_bytes_that_follow_it(size_bytes: int) ->
     assert b"".join(channel.writes) == b"".join(cut(b"header", payload))
     assert len(channel.writes) == -(-size_bytes // PIECE_BYTES)
     assert link.progress.sent_bytes == len(b"".join(channel.writes))
+
+
+@dataclass
+class Control:
+    """A control connection with its handshake behind it."""
+
+    stream: None = None
+    flowing: list[bool] = field(default_factory=list)
+    read_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hand_over(self, link: Any) -> None:
+        """Its frames come to this link."""
+
+    def flow(self, flowing: bool) -> None:
+        self.flowing.append(flowing)
+        if flowing:
+            self.read_on.set()
+
+
+async def test_a_control_connection_is_not_read_for_as_long_as_is_said_of_a_frame() -> None:
+    held: list[float] = [0.0, 1e-3]
+    reports: Any = SimpleNamespace(
+        send_limit=SendLimit(),
+        link_completed=lambda link: None,
+        control_received=lambda link, frame: held.pop(0),
+    )
+    control = Control()
+    link = Link(reports, B, 1, Session(dialer=A, attempt=1), 0, BulkProgress())
+    link.add(cast(PeerConnection, control))
+    link.complete()
+    control.flowing.clear()
+    control.read_on.clear()
+    link.control_received(b"one")
+    assert control.flowing == []
+    link.control_received(b"two")
+    assert control.flowing == [False]
+    await control.read_on.wait()
+    assert control.flowing == [False, True]
