@@ -247,14 +247,12 @@ class Cause(Enum):
     # -- a link does not come about
 
     NOT_RUNNING = Meaning(
-        "peer-not-running", Place.LINK,
-        "{site} does not run: nothing listens at {address}",
+        "peer-not-running", Place.LINK, "{site} does not run: nothing listens at {address}",
         "the operator of the peer",
         "start its daemon; if it runs, its `listen`, a port forwarding or the address here is wrong",
     )  # fmt: skip
     UNREACHABLE = Meaning(
-        "peer-unreachable", Place.LINK,
-        "{site} cannot be reached at {address} ({reason})",
+        "peer-unreachable", Place.LINK, "{site} cannot be reached at {address} ({reason})",
         "the network between the two, or the address here",
         "check the address in `[[peers]]`, both firewalls, and that the machine is on; `chaosd doctor` tries it",
     )  # fmt: skip
@@ -275,15 +273,20 @@ class Cause(Enum):
         "tells who was put out and why, `chaosd pending` who may come back by `chaosd accept ID`. Where all others "
         "refuse it they train on without this site. Who was banned comes back with a new key",
     )  # fmt: skip
+    LET_IN_BEFORE = Meaning(
+        "peer-let-in-before", Place.LINK,
+        "{site} had a link with this site, and does not let it in now; `chaosd events` there tells why",
+        "the operator of the peer, or nobody: what keeps a site out for a while passes by itself",
+        "call them if it lasts. Links that come and go, too many words or a broken rule: find out why, it is tried "
+        "again by itself. Blocked: `chaosd unblock ID` over there. Trusted no more: `chaosd accept ID` over there",
+    )  # fmt: skip
     OTHER_VERSION = Meaning(
-        "peer-speaks-other-version", Place.LINK,
-        "{site} speaks another protocol: {reason}",
+        "peer-speaks-other-version", Place.LINK, "{site} speaks another protocol: {reason}",
         "the operator who has the older release",
         "install what the text names, at the end that it names",
     )  # fmt: skip
     OTHER_NAME = Meaning(
-        "peer-in-run-of-other-name", Place.LINK,
-        "{site} takes part in a run of another name: {reason}",
+        "peer-in-run-of-other-name", Place.LINK, "{site} takes part in a run of another name: {reason}",
         "the operator of either end",
         "give both the same `run`, or take the peer out of `[[peers]]`",
     )  # fmt: skip
@@ -297,22 +300,19 @@ class Cause(Enum):
         "again: it joins with the state of the run that stays",
     )  # fmt: skip
     ANOTHER_SITE = Meaning(
-        "another-site-answers", Place.LINK,
-        "another site than {site} answers at {address}: {reason}",
+        "another-site-answers", Place.LINK, "another site than {site} answers at {address}: {reason}",
         "the operator of this site",
         "correct `site` or `address` of that peer; the site id is what `chaosd id` prints over there. A firewall or "
         "proxy that opens TLS has to leave this host and port out",
     )  # fmt: skip
     OLDER_START = Meaning(
-        "older-start", Place.LINK,
-        "{site} knows a newer start of this site's daemon ({reason})",
+        "older-start", Place.LINK, "{site} knows a newer start of this site's daemon ({reason})",
         "the operator of this site",
         "set the clock of this machine and start the daemon again; if its files were brought back from an older "
         "copy, that is enough, too",
     )  # fmt: skip
     LINK_FAILED = Meaning(
-        "link-failed", Place.LINK,
-        "the link to {site} at {address} does not come up ({reason})",
+        "link-failed", Place.LINK, "the link to {site} at {address} does not come up ({reason})",
         "either end",
         "as the text says; it is tried again by itself",
     )  # fmt: skip

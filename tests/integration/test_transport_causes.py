@@ -81,6 +81,29 @@ def test_a_site_of_the_run_that_is_kept_out_is_not_told_to_be_accepted(loop_kind
     run(loop_kind, main)
 
 
+def test_a_site_that_had_been_let_in_is_not_told_to_be_accepted(loop_kind: str, tmp_path: Path) -> None:
+    """A guest whose link came and went too often was sent to an operator who had let it in already."""
+
+    async def main() -> None:
+        a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
+        await start(a, b)
+        b.events.trusted.discard(a.id)
+        assert await cause_of(a, b) is Cause.DISTRUSTED
+        b.events.trusted.add(a.id)
+        await a.dial(b)
+        b.events.trusted.discard(a.id)
+        b.transport.close_link(a.id, "the test")
+        await until(lambda: bool(a.events.losses))
+        with pytest.raises(DialError) as caught:
+            await a.dial(b)
+        why = caught.value.why
+        assert why is not None and why.cause is Cause.LET_IN_BEFORE
+        assert "chaosd accept" not in why.text and "`chaosd events` there" in why.text
+        await close(a, b)
+
+    run(loop_kind, main)
+
+
 def test_each_end_hears_of_which_recovery_the_other_ones_run_is(loop_kind: str, tmp_path: Path) -> None:
     """Whoever dials; a stranger hears nothing, and sites of one run say nothing."""
 

@@ -280,6 +280,8 @@ class Attempt:
                 called, own = context.settings.name_of(self.site), context.identity.site
                 if context.both_in_run(self.site):
                     return Cause.KEPT_OUT.told(site=called)
+                if self._known is not None:  # its operator need not accept this site: it has been let in
+                    return Cause.LET_IN_BEFORE.told(site=called)
                 return Cause.DISTRUSTED.told(site=called, own=own, words=words_of(own))
             case code if code == REFUSED_VERSION:
                 return Cause.OTHER_VERSION.told(site=site, reason=verdict.reason)

@@ -83,6 +83,7 @@ FOR_GOOD = frozenset(
     (
         Cause.DISTRUSTED,
         Cause.KEPT_OUT,
+        Cause.LET_IN_BEFORE,
         Cause.OTHER_VERSION,
         Cause.OTHER_NAME,
         Cause.OTHER_RUN,
