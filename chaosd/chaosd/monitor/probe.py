@@ -27,7 +27,7 @@ from typing import Protocol
 
 import msgspec
 
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import SITES_MAX, SiteId, short
 from chaos_protocols.wire.handshake import FULL_FRAME_BYTES
 from chaos_protocols.wire.probe import (
     PROBE_BURST,
@@ -60,8 +60,9 @@ BURST_SHARE = 0.5
 """Of the time that is left: a burst is tried where by the first of these it takes no longer. What one ping shows is
 rough, and a link may carry something else at the same time."""
 LEAST_S = 1e-6
-BURSTS_MAX = 64
-"""Bursts under way towards this site, one for each neighbour; further ones are not answered."""
+BURSTS_MAX = 2 * SITES_MAX
+"""Bursts under way towards this site, one for each neighbour; further ones are not answered. More than can be linked at
+once: as many guests as may be would else keep the links of members from being measured."""
 REPLIES_EACH_MAX = 4
 """Answers that wait until one neighbour reads; who does not read takes those of the others else."""
 STREAM = 1
@@ -254,8 +255,7 @@ class LinkProbe:
             self._reply(site, stream, report(message.id, burst.arrivals_s))
 
     def _reply(self, site: SiteId, stream: int, header: ProbeHeader) -> None:
-        waiting = list(self._replies.values())
-        if len(waiting) >= BURSTS_MAX or waiting.count(site) >= REPLIES_EACH_MAX:
+        if list(self._replies.values()).count(site) >= REPLIES_EACH_MAX:
             return
         task = asyncio.get_running_loop().create_task(self._send(site, stream, header), name="probe reply")
         self._replies[task] = site
