@@ -8,6 +8,7 @@ import random
 import socket
 import ssl
 import struct
+import sys
 from pathlib import Path
 
 import msgspec
@@ -135,6 +136,41 @@ def test_a_crowd_of_strangers_neither_grows_nor_shuts_out_a_neighbour(loop_kind:
         await close(b)
 
     run(loop_kind, main)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.1 alone is this machine")
+def test_a_crowd_takes_the_room_of_its_own_address_and_not_of_whoever_came_before_it_from_another(
+    loop_kind: str, tmp_path: Path
+) -> None:
+    """The oldest at all would be a site that dials over a slow line."""
+
+    async def main() -> None:
+        b = Site(tmp_path, "b")
+        await start(b)
+        where = ("127.0.0.1", port_of(b))
+        with contextlib.ExitStack() as ends:
+            slow = ends.enter_context(socket.create_connection(where, source_address=("127.0.0.2", 0)))
+            await until(lambda: b.transport._listener.visitors == 1)
+            crowd = [ends.enter_context(socket.create_connection(where)) for _ in range(HANDSHAKES_MAX)]
+            await until(lambda: len(left([slow, *crowd])) == HANDSHAKES_MAX)
+            assert left([slow]) == [slow]
+        await close(b)
+
+    run(loop_kind, main)
+
+
+def left(crowd: list[socket.socket]) -> list[socket.socket]:
+    """Those whose connection was not ended from over there."""
+    found = []
+    for one in crowd:
+        one.setblocking(False)
+        try:
+            one.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            found.append(one)
+        except ConnectionError:
+            pass
+    return found
 
 
 def test_an_oversized_control_frame_closes_the_link_with_the_reason(loop_kind: str, tmp_path: Path) -> None:

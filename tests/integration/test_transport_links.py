@@ -136,7 +136,7 @@ def test_a_recorded_hello_is_worth_nothing_on_another_connection(
         a.transport.close_link(b.id, "done")
         await until(lambda: b.events.losses)
         monkeypatch.setattr(handshake_module.DialerHandshake, "answer", lambda machine, frame: recorded)
-        with pytest.raises(DialError, match="waiting for the operator of"):
+        with pytest.raises(DialError, match="does not let it in now"):
             await a.dial(b)
         assert len(b.events.ups) == 1
         await close(a, b)

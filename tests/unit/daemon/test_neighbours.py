@@ -114,6 +114,14 @@ def test_what_was_on_its_way_over_a_link_that_is_closed_already_is_no_second_bre
     assert rig.kept_out(C) is None, "it waits as for one"
 
 
+def test_only_a_site_of_the_run_is_believed_on_the_host_at_which_it_listens(rig: Rig) -> None:
+    """A guest that is on the list is dialled where it calls from, no other host in this daemon's network."""
+    asked = rig.neighbours
+    assert asked.may_name_hosts(B) and not asked.may_name_hosts(C)
+    assert asked.both_in_run(B) and not asked.both_in_run(C)
+    assert (asked.newest_start(B), asked.newest_start(C)) == (1, 0)
+
+
 # -- a dial of this site's own
 
 

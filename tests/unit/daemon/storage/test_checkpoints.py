@@ -335,3 +335,19 @@ def test_a_file_that_names_no_run_is_offered_as_ever(tmp_path: Path) -> None:
     folder = folder_in(tmp_path, run_id="present")
     folder.write(memoryview(random_state(spec)), spec, facts(spec, 50), 17, never)
     assert folder.found() == (what, facts(spec, 50))
+
+
+@pytest.mark.parametrize(("number", "run"), [(41, "test"), (40, "another")])
+def test_a_file_that_was_replaced_since_it_was_offered_is_not_loaded_for_it(
+    tmp_path: Path, number: int, run: str
+) -> None:
+    """By a copy from another site, or of another run: the round that was agreed on is not what it holds."""
+    spec, state, what = write_one(tmp_path)
+    folder = folder_in(tmp_path)
+    assert folder.found() == (what,)
+    other = tmp_path / "other"
+    folder_in(other, run=run).write(memoryview(state), spec, facts(spec, number), 17, never)
+    only_file(other).replace(only_file(tmp_path))
+    with pytest.raises(CheckpointError, match="another checkpoint than its head said before"):
+        folder.load(what, memoryview(bytearray(spec.size_bytes)), spec, never)
+    assert not folder.known
