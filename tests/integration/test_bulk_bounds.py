@@ -85,7 +85,12 @@ async def test_a_part_within_the_bounds_counts_as_without_any() -> None:
 
 
 @pytest.mark.parametrize(
-    ("norm", "weight", "told"), [(1e20, 1.0, "longer than the run allows"), (3.0, 1e15, "a weight of 1e+15")]
+    ("norm", "weight", "told"),
+    [
+        (1e20, 1.0, "longer than the run allows"),
+        (float("nan"), 1.0, "longer than the run allows"),
+        (3.0, 1e15, "a weight of 1e+15"),
+    ],
 )
 @pytest.mark.parametrize("liar", [LEAF, INNER])
 async def test_a_daemon_that_bounds_nothing_is_found_by_its_parent_before_its_sum_counts(

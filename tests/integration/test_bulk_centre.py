@@ -155,6 +155,22 @@ async def test_a_result_that_nobody_applied_is_no_centre() -> None:
     await rig.close()
 
 
+async def test_a_result_that_is_longer_than_the_run_allows_is_no_centre_where_it_was_left_out() -> None:
+    rig = rig_of({})
+    for site, driver in rig.drivers.items():
+        driver.engine.bounds = UNBOUNDED if site == ROOT else Bounds(norm_max=FAR)
+    weight = 1 + list(rig.drivers).index(ROOT)
+    share = (6 * 1.01 * NORM_SLACK - (6 - weight)) / weight
+    await whole(rig, begin(rig, 1, {ROOT: share * COMMON}, centred=False))
+    for site, driver in rig.drivers.items():
+        assert driver.engine.findings(1).bounded is (site == ROOT)
+        vectors = driver.engine.vectors
+        assert vectors is not None
+        centre = vectors._centre(BOUNDS, 1)
+        assert centre is not None and (centre._vector is None) is (site != ROOT)
+    await rig.close()
+
+
 async def test_only_what_the_script_names_is_drawn_in_and_judged() -> None:
     spec = contribution_spec(WIDE, 60_001, bounded=[(0, 8 * 4_000), (8 * WIDE, SPEC.size_bytes)])
     rig = rig_of({}, spec)
