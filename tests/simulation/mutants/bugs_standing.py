@@ -37,8 +37,8 @@ STANDING = (
             ),
         ),
         breaks=(8,),
-        first=1056,
-        seeds=1057,
+        first=1136,
+        seeds=1137,
         sites=5,
     ),
 )
