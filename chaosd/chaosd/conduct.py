@@ -52,6 +52,10 @@ class Bucket:
     left: float
     at_s: float
 
+    def wait_s(self, left: float, rate_per_s: float, now_s: float) -> float:
+        """For how long it has to be filled until there is so much in it; 0 or less: there is."""
+        return (left - self.left) / rate_per_s - (now_s - self.at_s)
+
 
 @dataclass(slots=True)
 class Offence:
@@ -161,10 +165,10 @@ class Conduct:
     def _why_no_guest(self, who: str, now_s: float) -> str:
         """Of one that is of no run here, and has broken no rule: it says too much, or its links come and go."""
         said, links = self._buckets.get(who), self._links.get(who)
-        owes_s = -said.left / GUEST_MESSAGES_PER_S - (now_s - said.at_s) if said is not None else 0.0
+        owes_s = 0.0 if said is None else said.wait_s(0.0, GUEST_MESSAGES_PER_S, now_s)
         if owes_s > GUEST_OWES_MAX_S:
             return f"it has said more than is read of a site outside the run; not let in for {owes_s:.0f} s more"
-        wait_s = (1.0 - links.left) / GUEST_LINKS_PER_S - (now_s - links.at_s) if links is not None else 0.0
+        wait_s = 0.0 if links is None else links.wait_s(1.0, GUEST_LINKS_PER_S, now_s)
         if wait_s <= 0.0:
             return ""
         return (

@@ -33,7 +33,10 @@ def judged(held: dict[str, tuple[int, str]], *, chosen: str, number: int, strang
     oracle = RestoreOracle(lambda _, told: broken.append(told), nodes, rounds)  # type: ignore[arg-type, return-value]
     command: Any = SimpleNamespace(operator="", round=number, record=SimpleNamespace(site=chosen))
     roster: Any = SimpleNamespace(
-        model="m", departed=(), record=lambda site: None if site in strangers else site, gone=lambda site: None
+        model="m",
+        departed=(),
+        record=lambda site: None if site in strangers else site,
+        knows=lambda site: site not in strangers,
     )
     oracle.committed(39, command, roster)
     return broken

@@ -43,7 +43,7 @@ class RestoreOracle:
         if command.operator or before.model is None:
             return
         site = command.record.site
-        if before.record(site) is None and before.gone(site) is None:
+        if not before.knows(site):
             self._fail(10, f"entry {index} goes on from the state of {site}, which never was in the run")
         history = self._rounds.eras[-1]
         done = max(history.newest, history.resolved_round)

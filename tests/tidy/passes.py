@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.tidy.passes_hook import VARIABLE
+from tests.tidy.passes_watch import STATE
 from tests.tidy.tree import ROOT
 
 from chaos_lab.children import ended_by_signals, free_port
@@ -51,8 +52,6 @@ from chaosd.identity import Identity
 FOLDERS = ("chaosd/chaosd", "chaosd/chaos_planner", "protocols/chaos_protocols", "sdk/chaos")
 DRIVER = "chaosd/chaosd/driver.py"
 SCRIPT = ROOT / "tests" / "tidy" / "passes_script.py"
-STATE = 0.5
-"""As in the script, which imports torch."""
 
 FILE_ROUNDS, ROUNDS = 10, 50
 GRADIENTS = {"first": 1.0, "second": 2.0}

@@ -10,10 +10,10 @@ import sys
 import time
 
 import torch
+from tests.tidy.passes_watch import STATE
 
 from chaos import Coordinator
 
-STATE = 0.5
 LAYERS, WIDTH = 4, 128
 """256 KiB of gradients: several chunks in a round, and each of them far larger than any message."""
 

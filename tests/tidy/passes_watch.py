@@ -19,6 +19,9 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
+STATE = 0.5
+"""What the parameters of the watched training are full of."""
+
 BUFFER_BYTES_MIN = 4096
 """A smaller buffer is no data of a round: a chunk has 32 KiB at least, a record of TLS 16 KiB."""
 

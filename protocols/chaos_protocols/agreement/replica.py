@@ -119,7 +119,7 @@ class RosterReplica:
     @property
     def _was_never_in(self) -> bool:
         """This site never was in the run, as far as the log is applied here."""
-        return self.roster.record(self.site) is None and self.roster.gone(self.site) is None
+        return not self.roster.knows(self.site)
 
     def can_propose(self) -> bool:
         """Only when everything that went before is committed, and so applied here: a command is made from the roster

@@ -189,6 +189,10 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Its departure, also where it is back; None: it never went, or is forgotten."""
         return next((gone for gone in self.departed if gone.site == site), None)
 
+    def knows(self, site: SiteId) -> bool:
+        """It is in the run, or was, as far as that is remembered."""
+        return self.record(site) is not None or self.gone(site) is not None
+
     def departure(self, site: SiteId, incarnation: int) -> Departure | None:
         """Of this start of it, also where that is back."""
         return next((gone for gone in self.departed if gone.site == site and gone.incarnation == incarnation), None)

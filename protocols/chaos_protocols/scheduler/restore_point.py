@@ -228,8 +228,7 @@ class RestorePoint:
     def _is_of_the_run(self, one: Candidate) -> bool:
         """Whether rounds of this run can be in it: they are in no state of a site that never was in it. Nor is such a
         site's fresh worker what the run begins with. An operator may know better (spec 13.10)."""
-        roster, site = self._facts.roster, one.record.site
-        return roster.record(site) is not None or roster.gone(site) is not None
+        return self._facts.roster.knows(one.record.site)
 
     def _has_the_newest(self, best: Candidate) -> bool:
         """A live worker, and as far as members know that were there nobody can have more than one round more: what only

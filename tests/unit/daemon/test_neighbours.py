@@ -8,40 +8,29 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.unit.daemon.test_trust import OneDriver
-from tests.unit.protocols.one_site import A, B, Bench, C, heartbeat, roster_of
+from tests.unit.daemon.neighbours_kit import Rig
+from tests.unit.protocols.one_site import B, C, heartbeat
 
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.events import DialFailed
 from chaos_protocols.names import SITES_MAX, SiteId
 from chaos_protocols.wire.control import CodecError
-from chaos_protocols.wire.keys import KeyChain
 from chaosd import conduct as limits
-from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
 from chaosd.metrics import Metrics
-from chaosd.neighbours import REASON_MAX, Neighbours
+from chaosd.neighbours import REASON_MAX
 from chaosd.transport import DialError
-from chaosd.transport.settings import KeptOut
-from chaosd.trust import TrustList
-
-SHOWN = KeyChain(first=C.encode())
 
 
-class Rig:
-    """Site A of the run of A and B; C is a guest on its list. Both have a link."""
+class HearingRig(Rig):
+    """Both have a link: C is a guest."""
 
-    def __init__(self, folder: Path) -> None:
-        self.bench = Bench(A, roster_of(A, B))
-        driver: Any = OneDriver(self.bench)
-        self.linked, self.now_s = [B, C], 100.0
-        driver.conduct._clock = lambda: self.now_s
-        driver.linked_sites = lambda: tuple(self.linked)
-        driver.links = lambda: [SimpleNamespace(site=site) for site in self.linked]
-        driver.metrics, driver.auth, driver.bulk = Metrics(), self, self
-        self.driver = driver
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, patch)
+        self.linked += [B, C]
+        self.driver.links = lambda: [SimpleNamespace(site=site) for site in self.linked]
+        self.driver.metrics, self.driver.auth, self.driver.bulk = Metrics(), self, self
         self.wrong: Exception | None = None
-        self.neighbours = Neighbours(driver, TrustList(SiteConfig(name="a", data_dir=folder, trust=(C,)), driver))
 
     def decode(self, site: SiteId, frame: bytes) -> Any:
         """For `MessageAuth`."""
@@ -56,18 +45,13 @@ class Rig:
     def received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
         raise RemoteProtocolError("not what was announced")
 
-    def kept_out(self, site: SiteId) -> KeptOut | None:
-        return self.neighbours.keeps_out(site, "control", SHOWN, "192.0.2.7")
-
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    made = Rig(tmp_path)
-    monkeypatch.setattr(made.driver.machine.link_keys, "accepts", lambda site, chain: True)
-    return made
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HearingRig:
+    return HearingRig(tmp_path, monkeypatch)
 
 
-def test_who_says_too_much_is_not_read_for_a_while_and_every_word_counts_by_its_length(rig: Rig) -> None:
+def test_who_says_too_much_is_not_read_for_a_while_and_every_word_counts_by_its_length(rig: HearingRig) -> None:
     said = rig.neighbours.control_received
     assert [said(C, b"") for _ in range(limits.GUEST_MESSAGES_AT_ONCE)] == [0.0] * limits.GUEST_MESSAGES_AT_ONCE
     assert said(C, b"") > 0.0 and said(B, b"") == 0.0
@@ -77,7 +61,7 @@ def test_who_says_too_much_is_not_read_for_a_while_and_every_word_counts_by_its_
 
 
 @pytest.mark.parametrize("what", ["unreadable", "not its own", "bulk header", "bulk payload"])
-def test_whoever_breaks_a_rule_on_whatever_way_loses_its_link_and_stays_outside(rig: Rig, what: str) -> None:
+def test_whoever_breaks_a_rule_on_whatever_way_loses_its_link_and_stays_outside(rig: HearingRig, what: str) -> None:
     """A message that cannot be read, one in another's name, and both halves of what comes over a bulk stream."""
     rig.wrong = {"unreadable": CodecError("no message"), "not its own": RemoteProtocolError("signed by another")}.get(
         what
@@ -98,7 +82,7 @@ def test_whoever_breaks_a_rule_on_whatever_way_loses_its_link_and_stays_outside(
     assert rig.kept_out(C) is None
 
 
-def test_of_what_it_did_the_history_gets_a_bounded_part(rig: Rig) -> None:
+def test_of_what_it_did_the_history_gets_a_bounded_part(rig: HearingRig) -> None:
     """It may be words of its own."""
     rig.neighbours.broke_rules(C, "x" * (4 * REASON_MAX))
     (line,) = rig.driver.records
@@ -106,7 +90,7 @@ def test_of_what_it_did_the_history_gets_a_bounded_part(rig: Rig) -> None:
     assert "not let in again for 1 s" in line.reason
 
 
-def test_what_was_on_its_way_over_a_link_that_is_closed_already_is_no_second_breach(rig: Rig) -> None:
+def test_what_was_on_its_way_over_a_link_that_is_closed_already_is_no_second_breach(rig: HearingRig) -> None:
     rig.neighbours.broke_rules(C, "one")
     rig.linked.remove(C)
     rig.neighbours.broke_rules(C, "two")
@@ -115,7 +99,7 @@ def test_what_was_on_its_way_over_a_link_that_is_closed_already_is_no_second_bre
     assert rig.kept_out(C) is None, "it waits as for one"
 
 
-def test_only_a_site_of_the_run_is_believed_on_the_host_at_which_it_listens(rig: Rig) -> None:
+def test_only_a_site_of_the_run_is_believed_on_the_host_at_which_it_listens(rig: HearingRig) -> None:
     """A guest that is on the list is dialled where it calls from, no other host in this daemon's network."""
     asked = rig.neighbours
     assert asked.may_name_hosts(B) and not asked.may_name_hosts(C)
@@ -129,7 +113,7 @@ def test_only_a_site_of_the_run_is_believed_on_the_host_at_which_it_listens(rig:
 class Dialling:
     """What a driver has that a dial needs."""
 
-    def __init__(self, rig: Rig, *, fails: bool = False) -> None:
+    def __init__(self, rig: HearingRig, *, fails: bool = False) -> None:
         self.conduct, self.names, self.transport = rig.driver.conduct, rig.driver.names, self
         self.fails, self.dialled = fails, 0
         self.fed: list[Any] = []
@@ -147,7 +131,7 @@ class Dialling:
         await Driver._dial(cast(Driver, self), site, "c:1", 1.0)
 
 
-async def test_links_that_this_site_dials_count_as_those_that_it_lets_in(rig: Rig) -> None:
+async def test_links_that_this_site_dials_count_as_those_that_it_lets_in(rig: HearingRig) -> None:
     """Who ends each of them at once would be dialled again and again, and each is an event in the history."""
     dialling = Dialling(rig)
     for _ in range(limits.GUEST_LINKS_AT_ONCE + 3):
@@ -156,7 +140,7 @@ async def test_links_that_this_site_dials_count_as_those_that_it_lets_in(rig: Ri
     assert [type(one) for one in dialling.fed] == [DialFailed] * 3 and "come and go" in dialling.fed[0].reason
 
 
-async def test_who_has_to_stay_outside_is_not_dialled_either(rig: Rig) -> None:
+async def test_who_has_to_stay_outside_is_not_dialled_either(rig: HearingRig) -> None:
     dialling = Dialling(rig)
     rig.neighbours.broke_rules(C, "one")
     await dialling.to(C)
@@ -167,7 +151,7 @@ async def test_who_has_to_stay_outside_is_not_dialled_either(rig: Rig) -> None:
     assert dialling.dialled == 1 and dialling.fed == [told], "not the first time"
 
 
-async def test_of_sites_that_cannot_be_dialled_a_bounded_number_is_remembered(rig: Rig) -> None:
+async def test_of_sites_that_cannot_be_dialled_a_bounded_number_is_remembered(rig: HearingRig) -> None:
     """Each is told of once a reason."""
     dialling = Dialling(rig, fails=True)
     sites = [SiteId(f"{number:032x}") for number in range(SITES_MAX + 3)]

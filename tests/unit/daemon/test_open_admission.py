@@ -8,20 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.daemon.test_trust import OneDriver
-from tests.unit.protocols.one_site import A, B, Bench, C, roster_of
+from tests.unit.daemon.neighbours_kit import HOST, Rig
+from tests.unit.protocols.one_site import B, C
 
 from chaos_protocols.events import PeersChanged
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.keys import KeyChain
 from chaosd import conduct as limits
 from chaosd.config.model import SiteConfig
-from chaosd.neighbours import Neighbours
-from chaosd.transport.settings import KeptOut
 from chaosd.trust import TrustList
 
-HOST, ELSEWHERE = "192.0.2.7", "198.51.100.9"
-CONTROL = "control"
+ELSEWHERE = "198.51.100.9"
 
 
 def key(number: int) -> SiteId:
@@ -29,20 +25,8 @@ def key(number: int) -> SiteId:
     return SiteId(f"{number:032x}")
 
 
-class Rig:
-    """Site A of the run of A and B, where everybody may connect; C is on its list."""
-
-    def __init__(self, folder: Path, **config: Any) -> None:
-        self.driver = OneDriver(Bench(A, roster_of(A, B)))
-        self.now_s, self.linked = 100.0, []
-        self.driver.conduct._clock = lambda: self.now_s
-        self.driver.linked_sites = lambda: tuple(self.linked)
-        self.config = SiteConfig(name="a", data_dir=folder, **{"admission": "open", "trust": (C,), **config})
-        self.trust = TrustList(self.config, self.driver)
-        self.neighbours = Neighbours(self.driver, self.trust)
-
-    def kept_out(self, site: SiteId, host: str = HOST) -> KeptOut | None:
-        return self.neighbours.keeps_out(site, CONTROL, KeyChain(first=b"x" * 32), host)
+class OpenRig(Rig):
+    """Everybody may connect."""
 
     def comes_in(self, site: SiteId, host: str = HOST) -> bool:
         if self.kept_out(site, host) is not None:
@@ -53,25 +37,23 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    made = Rig(tmp_path)
-    monkeypatch.setattr(made.driver.machine.link_keys, "accepts", lambda site, chain: True)
-    return made
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRig:
+    return OpenRig(tmp_path, monkeypatch, admission="open")
 
 
-def test_many_keys_from_one_network_get_few_links(rig: Rig) -> None:
+def test_many_keys_from_one_network_get_few_links(rig: OpenRig) -> None:
     assert [rig.comes_in(key(number)) for number in range(20)] == [True] * limits.GUESTS_OF_NETWORK_MAX + [False] * 12
     assert rig.comes_in(key(100), ELSEWHERE), "from elsewhere there is room"
     assert rig.comes_in(B) and rig.comes_in(C), "and for the run, and for whom the operator has named"
 
 
-def test_keys_from_everywhere_take_no_room_of_those_that_are_named(rig: Rig) -> None:
+def test_keys_from_everywhere_take_no_room_of_those_that_are_named(rig: OpenRig) -> None:
     found = [rig.comes_in(key(number), f"2001:db8:0:{number:x}::1") for number in range(limits.GUESTS_LINKED_MAX + 5)]
     assert sum(found) == limits.GUESTS_LINKED_MAX
     assert rig.comes_in(C) and rig.comes_in(B)
 
 
-def test_a_new_key_buys_no_new_measure_of_messages(rig: Rig) -> None:
+def test_a_new_key_buys_no_new_measure_of_messages(rig: OpenRig) -> None:
     for number in range(4):
         assert rig.comes_in(key(number))
     each = limits.GUEST_MESSAGES_AT_ONCE // 4
@@ -81,7 +63,7 @@ def test_a_new_key_buys_no_new_measure_of_messages(rig: Rig) -> None:
     assert rig.comes_in(C) and rig.driver.conduct.heard(C) == 0.0
 
 
-def test_a_new_key_does_not_undo_a_broken_rule(rig: Rig) -> None:
+def test_a_new_key_does_not_undo_a_broken_rule(rig: OpenRig) -> None:
     assert rig.comes_in(key(1)) and rig.comes_in(key(2))
     assert rig.driver.conduct.broke_a_rule(key(1)) == limits.BACK_OFF_FIRST_S
     assert rig.driver.conduct.was_sent_away(key(1)) and not rig.driver.conduct.was_sent_away(key(2))
@@ -92,7 +74,7 @@ def test_a_new_key_does_not_undo_a_broken_rule(rig: Rig) -> None:
     assert rig.driver.conduct.broke_a_rule(key(2)) == 2 * limits.BACK_OFF_FIRST_S
 
 
-def test_links_that_come_and_go_are_let_in_seldom(rig: Rig) -> None:
+def test_links_that_come_and_go_are_let_in_seldom(rig: OpenRig) -> None:
     """Each is an event in the history here, and told to all sites."""
     found = 0
     for number in range(10 * limits.GUEST_LINKS_AT_ONCE):
@@ -105,7 +87,7 @@ def test_links_that_come_and_go_are_let_in_seldom(rig: Rig) -> None:
     assert rig.comes_in(key(5000)) and not rig.comes_in(key(5001))
 
 
-def test_a_guest_that_is_named_comes_and_goes_as_seldom_and_a_site_of_the_run_as_it_must(rig: Rig) -> None:
+def test_a_guest_that_is_named_comes_and_goes_as_seldom_and_a_site_of_the_run_as_it_must(rig: OpenRig) -> None:
     for site in (C, B):
         found = 0
         for _ in range(2 * limits.GUEST_LINKS_AT_ONCE):
@@ -114,7 +96,7 @@ def test_a_guest_that_is_named_comes_and_goes_as_seldom_and_a_site_of_the_run_as
         assert found == (limits.GUEST_LINKS_AT_ONCE if site == C else 2 * limits.GUEST_LINKS_AT_ONCE)
 
 
-def test_what_is_remembered_of_networks_is_bounded_and_of_who_is_linked_kept(rig: Rig) -> None:
+def test_what_is_remembered_of_networks_is_bounded_and_of_who_is_linked_kept(rig: OpenRig) -> None:
     assert rig.comes_in(key(1))
     for number in range(2, 2 * limits.REMEMBERED_MAX):
         rig.kept_out(key(number), f"2001:db8:1:{number:x}::1")
@@ -122,7 +104,7 @@ def test_what_is_remembered_of_networks_is_bounded_and_of_who_is_linked_kept(rig
     assert len(networks) <= limits.REMEMBERED_MAX and networks[key(1)] == HOST
 
 
-def test_a_door_that_is_closed_by_a_reload_is_closed(rig: Rig) -> None:
+def test_a_door_that_is_closed_by_a_reload_is_closed(rig: OpenRig) -> None:
     """The command said that it was taken over; the daemon let everybody in until its next start."""
     assert rig.kept_out(key(1)) is None
     rig.trust.config = rig.config.model_copy(update={"admission": "pinned"})
