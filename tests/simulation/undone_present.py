@@ -292,4 +292,33 @@ PRESENT = (
         ),
         test="test_leaver_with_the_state:test_a_leaver_goes_when_it_is_known_whether_its_worker_trains",
     ),
+    Undone(
+        row=159,
+        patches=(
+            Patch("chaos_protocols.state.local_checkpoint:CheckpointFiles.offered", "if soon is None or", "if True or"),
+        ),
+        test="test_unfinished_checkpoint:test_it_is_offered_and_reported_before_it_is_whole",
+    ),
+    Undone(
+        row=159,
+        patches=(
+            Patch(
+                "chaos_protocols.state.restore:StateRestore.go_on",
+                "restoring.checkpoint == self._files.writing",
+                "False",
+            ),
+        ),
+        test="test_unfinished_checkpoint:test_it_is_read_when_it_is_whole",
+    ),
+    Undone(
+        row=159,
+        patches=(
+            Patch(
+                "chaos_protocols.state.machine:WorkerState.checkpoint_written",
+                "attempt is not None and event.reason",
+                "False",
+            ),
+        ),
+        test="test_unfinished_checkpoint:test_where_it_could_not_be_written_the_one_before_is_offered",
+    ),
 )

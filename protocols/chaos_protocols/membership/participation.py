@@ -210,7 +210,7 @@ class Participation:
 
     def checkpoint_written(self, event: events.CheckpointWritten) -> None:
         """A file is whole, or could not be written: a site that leaves may have waited for that."""
-        self.state.checkpoint_written(event)
+        self._follow_up(self.state.checkpoint_written(event))
         self.leaving.finish_if_done()
 
     def worker_applied(self, event: events.WorkerApplied) -> None:

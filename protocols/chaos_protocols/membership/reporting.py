@@ -59,7 +59,7 @@ class Reporting:
             gave=rounds.own.given,
             rests=self._absence.rests,
             reached_round=self._reached.of(roster),
-            checkpoint=None if rounds.active or model is None else state.files.best(model.spec_digest),
+            checkpoint=None if rounds.active or model is None else state.files.offered(model.spec_digest),
             unacknowledged_by=told if told is not None else SiteId(""),
             unacknowledged_s=deaf_s if told else 0.0,
             rates=self._network.rates,

@@ -104,7 +104,7 @@ class LastCheckpoint:
             step = self._begun()
         elif step is LastCheckpointStep.ASKED:
             step = self._answered()
-        elif step is LastCheckpointStep.WRITING and not self._files.is_writing:
+        elif step is LastCheckpointStep.WRITING and self._files.writing is None:
             step = self._ended()
         self.step = step
         if step in (LastCheckpointStep.ASKED, LastCheckpointStep.WRITING):
@@ -121,7 +121,7 @@ class LastCheckpoint:
         self._waits_since_s = self._outbox.now_s if self._waits_since_s is None else self._waits_since_s
         self._restore.abandon()
         awaited = is_unsure(self._rounds, self._session) and not self._waited_enough()
-        if awaited or self._memory.is_copying or self._files.is_writing or self._restore.region_is_written:
+        if awaited or self._memory.is_copying or self._files.writing is not None or self._restore.region_is_written:
             return LastCheckpointStep.UNBEGUN
         have = self._unwritten()
         if have is None or not self._tries:
@@ -162,7 +162,7 @@ class LastCheckpoint:
 
     def _answered(self) -> LastCheckpointStep:
         """A worker that says nothing is not waited for any longer than a site that says nothing."""
-        if self._files.is_writing:
+        if self._files.writing is not None:
             return LastCheckpointStep.WRITING
         silent = not self._memory.is_copying and self._waited_enough()
         if self._memory.idle or silent or not (self._session.present or self._memory.is_copying):

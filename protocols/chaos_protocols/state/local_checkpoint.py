@@ -165,7 +165,8 @@ class CheckpointFiles:
         """Those that can be loaded, as far as is known."""
         self._outbox = outbox
         self._settings = outbox.settings.keep
-        self._writing: CheckpointFacts | None = None
+        self.writing: CheckpointFacts | None = None
+        """The file that is being written, which may be whole soon."""
         self._last_s = outbox.now_s
         self._last_round = 0
         self._writing_s = 0.0
@@ -182,11 +183,6 @@ class CheckpointFiles:
     def enabled(self) -> bool:
         return self._settings.checkpoint != "off"
 
-    @property
-    def is_writing(self) -> bool:
-        """A file is being written, which may be whole soon."""
-        return self._writing is not None
-
     def interval_s(self, pause_s: float | None) -> float:
         """Between two checkpoints; 0: as often as rounds and disk allow. FlashRecovery, equation (3): t* =
         sqrt(2 d k0 / m), where k0 is `pause_s`, what a worker's copy costs, and d / m the mean time between failures.
@@ -201,7 +197,7 @@ class CheckpointFiles:
     def is_due(self, round_number: int, pause_s: float | None) -> bool:
         """The state of that round is to be written."""
         settings = self._settings
-        if settings.checkpoint == "off" or self._writing is not None:
+        if settings.checkpoint == "off" or self.writing is not None:
             return False
         if settings.checkpoint == "fixed" and settings.checkpoint_every_rounds > 0:
             if round_number - self._last_round >= settings.checkpoint_every_rounds:
@@ -227,6 +223,14 @@ class CheckpointFiles:
         fitting = [one for one in self.offers if one.spec_digest == spec_digest]
         return max((one for one in fitting if round_number in (None, one.round)), default=None)
 
+    def offered(self, spec_digest: str, round_number: int | None = None) -> CheckpointFacts | None:
+        """The same, as others are told of it: also of the one that is being written. Else they may go on from an older
+        state, because this one was not whole yet in the moment in which they asked."""
+        soon, best = self.writing, self.best(spec_digest, round_number)
+        if soon is None or soon.spec_digest != spec_digest or round_number not in (None, soon.round):
+            return best
+        return soon if best is None else max(soon, best)
+
     def found(self, checkpoints: tuple[CheckpointFacts, ...]) -> None:
         """What lies on the disk."""
         self.offers = sorted(checkpoints)[-OFFERS_MAX:]
@@ -243,7 +247,7 @@ class CheckpointFiles:
     def write(self, round_number: int, spec_digest: str, lineage: int, *, epoch: int) -> None:
         """Write the copy in memory, which is of that round and lineage; `epoch`: the roster's."""
         checkpoint = CheckpointFacts(lineage=lineage, round=round_number, spec_digest=spec_digest)
-        self._writing = checkpoint
+        self.writing = checkpoint
         self._last_s, self._last_round = self._outbox.now_s, round_number
         self._outbox.emit([WriteCheckpoint(checkpoint=checkpoint, epoch=epoch)])
 
@@ -253,9 +257,9 @@ class CheckpointFiles:
 
     def written(self, event: CheckpointWritten, pause_s: float | None) -> None:
         """The file is whole, or could not be written."""
-        if event.checkpoint != self._writing:
+        if event.checkpoint != self.writing:
             return
-        self._writing = None
+        self.writing = None
         subject, self._writing_s = f"round {event.checkpoint.round}", event.took_s
         news = event.reason != self._told or self._settings.checkpoint != "auto"  # that writes often
         self._told = event.reason

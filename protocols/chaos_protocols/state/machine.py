@@ -75,8 +75,8 @@ class WorkerState:
         return self.fetch.plan is not None or self.restore.running is not None
 
     def offer(self) -> CheckpointFacts | None:
-        """The newest checkpoint on disk that the worker could load, if nobody has the state."""
-        return self.files.best(self.session.spec_digest) if self.session.present else None
+        """The newest checkpoint, on disk or nearly, that the worker could load, if nobody has the state."""
+        return self.files.offered(self.session.spec_digest) if self.session.present else None
 
     def lineage(self) -> int:
         """Of the worker's state, as far as this site's journal and disk know."""
@@ -84,7 +84,7 @@ class WorkerState:
 
     def unsaved_in(self) -> int:
         """The lineage of which there is no checkpoint here, nor was, nor soon will be; 0: none is known."""
-        return 0 if self.files.is_writing else self._reached.unsaved_in
+        return 0 if self.files.writing is not None else self._reached.unsaved_in
 
     @property
     def is_unsure(self) -> bool:
@@ -335,10 +335,15 @@ class WorkerState:
         """What lies on this site's disk."""
         self.files.found(event.checkpoints)
 
-    def checkpoint_written(self, event: events.CheckpointWritten) -> None:
+    def checkpoint_written(self, event: events.CheckpointWritten) -> StateComes:
         """It is on disk, or could not be written."""
         self._reached.checkpoint_ended()
         self.files.written(event, self.memory.pause_s)
+        attempt = self.restore.waits_for(event.checkpoint)
+        if attempt is not None and event.reason:
+            return self.restore_failed(attempt, event.reason)
+        self.restore.go_on()
+        return StateComes.FROM_HERE
 
     def restored(self, attempt: int) -> StateComes:
         """A state lies in the worker's region, verified."""

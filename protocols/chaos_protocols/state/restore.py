@@ -92,8 +92,8 @@ class StateRestore:
         return True
 
     def from_disk(self, round_number: int) -> None:
-        """The run was agreed to go on from this site's checkpoint of that round."""
-        checkpoint = self._files.best(self._session.spec_digest, round_number) if self._session.present else None
+        """The run was agreed to go on from this site's checkpoint of that round, once it is whole."""
+        checkpoint = self._files.offered(self._session.spec_digest, round_number) if self._session.present else None
         if checkpoint is not None:
             self._begin(round_number, checkpoint, "no site has the training state")
 
@@ -102,10 +102,20 @@ class StateRestore:
         self.running = Restoring(self._attempts, round_number, checkpoint, cause, self._outbox.now_s)
         self.go_on()
 
-    def go_on(self) -> None:
-        """Begin what has not begun, if the worker gives its region."""
+    def waits_for(self, checkpoint: CheckpointFacts) -> int | None:
+        """The attempt that has not begun, since this file was not whole; None: there is none."""
         restoring = self.running
-        if restoring is None or restoring.begun or not self._session.gives_region():
+        if restoring is None or restoring.begun or restoring.checkpoint != checkpoint:
+            return None
+        return restoring.attempt
+
+    def go_on(self) -> None:
+        """Begin what has not begun, if its file is whole and the worker gives its region."""
+        restoring = self.running
+        if restoring is None or restoring.begun:
+            return
+        unfinished = restoring.checkpoint is not None and restoring.checkpoint == self._files.writing
+        if unfinished or not self._session.gives_region():
             return
         restoring.begun = True
         attempt, checkpoint = restoring.attempt, restoring.checkpoint
