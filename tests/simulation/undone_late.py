@@ -36,7 +36,6 @@ LATE = (
                 "if False and self._turned_back.has(",
             ),
         ),
-        stories=("100",),
         test="test_admission:test_request_to_join_of_a_start_that_has_left_is_not_granted",
     ),
     Undone(
@@ -184,7 +183,6 @@ LATE = (
                 "if gone is None: self._turned_back.note(site,",
             ),
         ),
-        stories=("113",),
         test="test_admission:test_request_to_join_of_a_removed_start_that_then_left_is_not_granted",
     ),
     Undone(
