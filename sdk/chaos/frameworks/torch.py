@@ -234,18 +234,18 @@ class TorchFramework:
                 "in the loop, before coordinator.step()"
             )
         self._shared_states = []  # what an optimizer keeps is each site's own
-        for state in self._states:
-            state.forget_spare()
+        with self._watch.update():
+            for state in self._states:
+                state.leave_to_the_site()
         live = [item for state in self._states for item in state.options()]
         live += [item for name, scheduler in self._schedulers.items() for item in scheduler_items(name, scheduler)]
         options, committed = kept_apart(live)
-        sources = ((slot, self._sources[slot.name]) for slot in self.slots)
         return TorchLocalTraining(
             items=[*self._model_items(trained=False), *options, *self._facts],
             committed=committed,
             optimizers=self._optimizers,
             schedulers=self._schedulers,
-            parameters=[(slot, source) for slot, source in sources if isinstance(source, torch.Tensor)],
+            parameters=[(slot, p) for slot in self.slots if isinstance(p := self._sources[slot.name], torch.Tensor)],
             buffers=self._buffers,
             watch=self._watch,
             clear_gradients=self._clear_gradients,

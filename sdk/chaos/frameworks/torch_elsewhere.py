@@ -19,6 +19,9 @@ class Elsewhere:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._before = {path: (there, there._version) for path, there in _tensors_of(optimizer)}
+        self._shown = {id(tensor) for tensor in _shown_by(optimizer)}
+        """Tensors that a joiner is sent: an attribute may be a further name of one. One that the first step makes is
+        not among them, since the next one might make it anew for one of the two places alone."""
 
     def check(self, name: str) -> None:
         """After it. Raises ValueError for what no joiner could be sent."""
@@ -32,11 +35,27 @@ class Elsewhere:
             )
         for path, there in _tensors_of(optimizer):
             before, version = self._before.get(path, (None, 0))
-            if before is not there or version != there._version:
-                raise ValueError(
-                    f"{named} keeps a tensor in its attribute {path!r}, which its step() has changed, so a joiner "
-                    "would not be sent it: it belongs into the state of a parameter (self.state[parameter])"
+            if before is there and (version == there._version or id(there) in self._shown):
+                continue
+            if before is None:
+                where = "it belongs into the state of a parameter (self.state[parameter])"
+            else:
+                where = (
+                    "it belongs into the state of a parameter (self.state[parameter]); one that every step changes in "
+                    "place, a buffer for scratch work, too, can be shown as an option before register(): "
+                    f"optimizer.param_groups[0]['kept'] = optimizer.{path}"
                 )
+            raise ValueError(
+                f"{named} keeps a tensor in its attribute {path!r}, which its step() has changed, so a joiner would "
+                f"not be sent it: {where}"
+            )
+
+
+def _shown_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    places = [*optimizer.state.values(), *optimizer.param_groups]
+    for place in places:
+        if isinstance(place, dict):
+            yield from (value for value in place.values() if isinstance(value, torch.Tensor))
 
 
 def check_within(name: str, optimizer: torch.optim.Optimizer) -> None:
@@ -69,8 +88,15 @@ def _tensors_of(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.T
 
 
 def _found_in(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
-    for key, value in list(vars(optimizer).items()):
+    """But for state, its own or of an optimizer within it, that has one more name (`self.fast_state =
+    self.inner.state`): `check_within` looks at that."""
+    own = vars(optimizer)
+    states = {id(optimizer.state)}
+    for key, value in list(own.items()):
         if key not in KEPT_IN_PLACE:
+            states.update(id(o.state) for _, o in _walk(key, value, DEPTH_MAX) if isinstance(o, torch.optim.Optimizer))
+    for key, value in list(own.items()):
+        if key not in KEPT_IN_PLACE and id(value) not in states:
             yield from _walk(key, value, DEPTH_MAX)
 
 
@@ -79,7 +105,8 @@ def _walk(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         yield path, value
     elif depth and isinstance(value, dict):
         for key, each in value.items():
-            yield from _walk(f"{path}[{key!r:.40}]", each, depth - 1)
+            shown = "parameter" if isinstance(key, torch.Tensor) else f"{key!r:.40}"
+            yield from _walk(f"{path}[{shown}]", each, depth - 1)
     elif depth and isinstance(value, list | tuple):
         for index, each in enumerate(value):
             yield from _walk(f"{path}[{index}]", each, depth - 1)

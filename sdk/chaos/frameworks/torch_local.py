@@ -100,12 +100,11 @@ class TorchLocalTraining:
         optimizer = self._optimizers[name]
         places = [(name, vars(optimizer))]
         places += [(f"{name}.group{index}", group) for index, group in enumerate(optimizer.param_groups)]
-        before = [dict(there) for _, there in places]
+        before = [{key: _counted(value) for key, value in there.items()} for _, there in places]
         optimizer.step()
         for (place, there), then in zip(places, before, strict=True):
-            for key, now in there.items():
-                value = then.get(key)
-                if now is value or not isinstance(now, int | float | tuple) or now == value:
+            for key, value in there.items():
+                if (now := _counted(value)) is None or now == then.get(key):
                     continue
                 counted = f"{place}.{key}"
                 for item in self._committed:
@@ -179,6 +178,14 @@ class TorchLocalTraining:
             for _ in range(steps):
                 step_all(self._schedulers.items())
         self._scheduled += max(0, steps)
+
+
+def _counted(value: Any) -> Any:
+    """What shows that a step has changed it; None: it is nothing that counts. A tensor for scratch work is
+    changed by each site's gradients as a number is."""
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    return tuple(value) if isinstance(value, list) else value if isinstance(value, int | float | tuple) else None
 
 
 def _has(parameter: torch.Tensor, slot: Slot, values: Bytes) -> bool:

@@ -9,7 +9,6 @@ optimizer itself, are part of the state as well; what it keeps anywhere else is 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +23,7 @@ from chaos.frameworks.base import Bytes, MadeItem, StateItem, fact_item, like, n
 from chaos.frameworks.torch_elsewhere import Elsewhere, check_within
 from chaos.frameworks.torch_names import is_composed
 from chaos.frameworks.torch_normal import in_normal_mode
+from chaos.frameworks.torch_undo import Before, is_plain, undone
 from chaos_protocols.wire.state_spec import Item, fact
 
 SKIPPED_GROUP_KEYS = frozenset({"params", "param_names"})
@@ -32,6 +32,9 @@ EACH_SITES_OWN = frozenset({"foreach", "fused"})
 """Options that choose code for the same step, as a device does; all have the default in the spec."""
 TRIED_MAX = 4096
 """On so many parameters a step is tried to see what an optimizer keeps; of more, on one of each kind."""
+OVERWRITTEN = 0.1
+"""A parameter that is moved before a step, and of whose move the step leaves less, is not what the step begins with.
+One that averages parameters over steps (schedule-free) leaves half."""
 
 
 @cache
@@ -213,6 +216,11 @@ class OptimizerState:
         """The first step is about to make its own tensors."""
         self._spare.clear()
 
+    def leave_to_the_site(self) -> None:
+        """In modes with local steps: nobody is sent what it keeps. Raises ValueError where that cannot be."""
+        self.forget_spare()
+        self._check_steps_parameters()
+
     # ---- learning the structure
 
     def _first_states(self) -> list[tuple[torch.Tensor, dict[str, Any]]]:
@@ -238,53 +246,52 @@ class OptimizerState:
         }
 
     def _rehearse(self, tried: list[torch.Tensor]) -> list[tuple[torch.Tensor, dict[str, Any]]]:
-        """One step on zero gradients, undone: parameters, gradients, groups and state are as before, bit for bit."""
+        """One step on zero gradients, undone."""
         optimizer = self._optimizer
-        values = [p.detach().clone() for p in tried]
-        gradients = [p.grad for p in self._parameters]
-        groups = [{k: copy.deepcopy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-        numbers = {k: v for k, v in vars(optimizer).items() if _is_plain(v)}
-        state_before = {p: copy.deepcopy(s) for p, s in optimizer.state.items()}
-        random_state, elsewhere = torch.get_rng_state(), Elsewhere(optimizer)
-        try:
-            for p in self._parameters:
-                p.grad = None
-            for p in tried:
-                p.grad = torch.zeros_like(p)
-            self._try_a_step()
+        with undone(optimizer, tried) as before:
+            elsewhere = Elsewhere(optimizer)
+            self._try_a_step(tried)
             elsewhere.check(self._prefix)
-            self._learn_numbers(groups, numbers)
+            self._learn_numbers(before)
             return [(p, dict(optimizer.state.get(p, {}))) for p in tried]
-        finally:
-            torch.set_rng_state(random_state)
+
+    def _check_steps_parameters(self) -> None:
+        """Raises ValueError for one that steps copies of its parameters, and writes those over them: what is written
+        into the parameters between two steps is lost."""
+        tried = [one for one in {id(p): p for p in self._alike.values()}.values() if one.requires_grad and one.numel()]
+        with undone(self._optimizer, tried):
+            self._try_a_step(tried)
+            then = [p.detach().clone() for p in tried]
+            moved = [1.0 + p.detach().abs() for p in tried]
             with torch.no_grad():
-                for p, value in zip(tried, values, strict=True):
-                    p.copy_(value)
-            for p, gradient in zip(self._parameters, gradients, strict=True):
-                p.grad = gradient
-            for group, before in zip(optimizer.param_groups, groups, strict=True):
-                for key in set(group) - {"params", *before}:
-                    del group[key]
-                for key, value in before.items():
-                    _restore_option(group, key, value)
-            for key in self._counted:
-                vars(optimizer).pop(key)
-            vars(optimizer).update(numbers)
-            optimizer.state.clear()
-            optimizer.state.update(state_before)
+                torch._foreach_add_(tried, moved)
+            self._try_a_step(tried)
+            for p, before, by in zip(tried, then, moved, strict=True):
+                if float((p.detach() - before).abs().double().sum()) < OVERWRITTEN * float(by.double().sum()):
+                    raise ValueError(
+                        f"{self._prefix} ({type(self._optimizer).__name__}) steps a copy of {self._names[id(p)]!r} and "
+                        "writes it over the parameter; with local steps that copy is each site's own, so what a round "
+                        "makes of the parameter would be lost at the next step: take an optimizer that steps the "
+                        "parameters themselves (in float32, with torch.autocast for fewer bits in the forward pass), "
+                        "or sync=EveryStep(), where the copies are part of the run's state"
+                    )
 
-    def _learn_numbers(self, groups: list[dict[str, Any]], numbers: dict[str, Any]) -> None:
-        """Those that the step has put elsewhere than into the state of its parameters; `groups`, `numbers`: from before
-        it."""
+    def _learn_numbers(self, before: Before) -> None:
+        """Those that the step has put elsewhere than into the state of its parameters."""
         optimizer = self._optimizer
-        for added, group, before in zip(self._added, optimizer.param_groups, groups, strict=True):
-            added.update({k: v for k, v in group.items() if k not in before and k != "params" and _is_plain(v)})
-        now = {k: v for k, v in vars(optimizer).items() if _is_plain(v)}
-        self._counted.update({k: v for k, v in now.items() if k not in numbers or numbers[k] != v})
+        for added, group, known in zip(self._added, optimizer.param_groups, before.options, strict=True):
+            added.update({k: v for k, v in group.items() if k not in known and k != "params" and is_plain(v)})
+        now = {k: v for k, v in vars(optimizer).items() if is_plain(v)}
+        self._counted.update({k: v for k, v in now.items() if before.numbers.get(k) != v or k not in before.numbers})
 
-    def _try_a_step(self) -> None:
-        """The class's own step: a scheduler that wrapped the instance's, and hooks, must not see this one."""
+    def _try_a_step(self, tried: list[torch.Tensor]) -> None:
+        """On zero gradients, by the class's own step: a scheduler that wrapped the instance's, and hooks, must not see
+        this one."""
         optimizer = self._optimizer
+        for p in self._parameters:
+            p.grad = None
+        for p in tried:
+            p.grad = torch.zeros_like(p)
         step = type(optimizer).step
         if getattr(step, "hooked", False):  # torch's wrapper, which calls the hooks
             step = getattr(step, "__wrapped__", step)
@@ -368,14 +375,6 @@ def _option_items(name: str, group: dict[str, Any], key: str) -> Iterator[StateI
         yield fact_item(fact(f"{name}: {plain_text(None if key in EACH_SITES_OWN else value)}"))
 
 
-def _restore_option(group: dict[str, Any], key: str, value: Any) -> None:
-    if isinstance(group.get(key), torch.Tensor) and isinstance(value, torch.Tensor):
-        with torch.no_grad():
-            group[key].copy_(value)  # a capturable learning rate is referred to from elsewhere
-    else:
-        group[key] = value
-
-
 def _later_number(name: str, there: dict[str, Any], key: str, old: Any) -> StateItem:
     """A number that may not be there yet; it counts as 0 then."""
 
@@ -384,10 +383,6 @@ def _later_number(name: str, there: dict[str, Any], key: str, old: Any) -> State
             there[key] = like(old, value)
 
     return number_item(name, lambda: float(there.get(key, 0.0)), put)
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, bool | int | float)
 
 
 def _is_number(value: object) -> bool:

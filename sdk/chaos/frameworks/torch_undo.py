@@ -1,0 +1,107 @@
+"""What a step that is only tried has changed of an optimizer's options and state is put back where it lies: what refers
+to it from elsewhere (a view of a tensor, a list, an attribute) refers to it afterwards, too."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+DEPTH_MAX = 4
+"""Of lists and dicts among options and state; what lies deeper is put back as a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Of an optimizer before a step is tried: the names of each group's options, and numbers of its own."""
+
+    options: Sequence[frozenset[str]]
+    numbers: Mapping[str, Any]
+
+
+@contextlib.contextmanager
+def undone(optimizer: torch.optim.Optimizer, tried: Sequence[torch.Tensor]) -> Iterator[Before]:
+    """After the block parameters, gradients, groups, state and numbers of the optimizer are as before it, bit for bit;
+    `tried`: the parameters that may change."""
+    values = [p.detach().clone() for p in tried]
+    gradients = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
+    groups = [{k: kept(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    numbers = {k: v for k, v in vars(optimizer).items() if is_plain(v)}
+    states = {p: kept(state) for p, state in optimizer.state.items()}
+    random_state = torch.get_rng_state()
+    try:
+        yield Before([frozenset(group) for group in groups], numbers)
+    finally:
+        torch.set_rng_state(random_state)
+        with torch.no_grad():
+            for p, value in zip(tried, values, strict=True):
+                p.copy_(value)
+        for p, gradient in gradients:
+            p.grad = gradient
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            for key in set(group) - {"params", *before}:
+                del group[key]
+            group.update({key: back() for key, back in before.items()})
+        own = vars(optimizer)
+        for key in [key for key, value in own.items() if is_plain(value) and key not in numbers]:
+            del own[key]
+        own.update(numbers)
+        there = {p: back() for p, back in states.items()}
+        optimizer.state.clear()
+        optimizer.state.update(there)
+
+
+def is_plain(value: object) -> bool:
+    return isinstance(value, bool | int | float)
+
+
+def kept(value: Any, depth: int = DEPTH_MAX) -> Callable[[], Any]:
+    """A function that returns `value` with what is in it now."""
+    if isinstance(value, torch.Tensor):
+        return _kept_tensor(value)
+    if depth and isinstance(value, dict):
+        return _kept_dict(value, depth)
+    if depth and isinstance(value, list | tuple):
+        parts = [kept(part, depth - 1) for part in value]
+
+        def back() -> Any:
+            there = [part() for part in parts]
+            if isinstance(value, list):
+                value[:] = there
+            return value
+
+        return back
+    try:
+        copied = copy.deepcopy(value)
+    except Exception:  # a handle: nothing in it is the step's to change
+        copied = value
+    return lambda: copied
+
+
+def _kept_tensor(tensor: torch.Tensor) -> Callable[[], Any]:
+    then = tensor.detach().clone()
+
+    def back() -> Any:
+        if tensor.shape != then.shape:
+            return then
+        with torch.no_grad():
+            tensor.copy_(then)
+        return tensor
+
+    return back
+
+
+def _kept_dict(value: dict[Any, Any], depth: int) -> Callable[[], Any]:
+    parts = {key: kept(part, depth - 1) for key, part in value.items()}
+
+    def back() -> Any:
+        there = {key: part() for key, part in parts.items()}
+        value.clear()
+        value.update(there)
+        return value
+
+    return back
