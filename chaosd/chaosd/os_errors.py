@@ -15,6 +15,10 @@ SOCKET_PATH_BYTES_MAX = 107 if sys.platform == "linux" else 103
 FILES_FIXED, FILES_A_PEER = 64, 5
 """A daemon without peers opens about so many files and sockets; a link of four streams takes five more."""
 
+FILES_FIXED_OF_A_GROUP, FILES_A_PROCESS = 32, 4
+"""`chaosd run` has some 16 open without workers; of each process its pidfd, its memory's size and its line, and while
+it is started a pipe."""
+
 FILES_USUAL = 1024
 """The soft limit of most systems: enough for two hundred peers."""
 
@@ -131,17 +135,34 @@ def files_allowed() -> int:
 def raise_files_allowed(peers: int) -> str:
     """Take as many open files as the system gives without being asked. The sentence for people where they are too few
     for so many peers; else empty."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft != hard:
-        wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    allowed, needed = files_allowed(), FILES_FIXED + FILES_A_PEER * peers
-    if allowed == resource.RLIM_INFINITY or allowed >= needed:
+    needed = FILES_FIXED + FILES_A_PEER * peers
+    if not (allowed := _too_few(needed)):
         return ""
     return (
         f"this daemon may open {allowed} files and sockets, and needs about {needed}: links and workers will be "
         f"refused. Raise the limit with `ulimit -n {max(needed, FILES_USUAL)}` before the start"
     )
+
+
+def raise_files_for_workers(processes: int) -> str:
+    """The same for `chaosd run` with so many processes, which inherit the limit: workers have sockets to others."""
+    needed = FILES_FIXED_OF_A_GROUP + FILES_A_PROCESS * processes
+    if not (allowed := _too_few(needed)):
+        return ""
+    return (
+        f"this command may open {allowed} files and sockets, and needs {needed} for {processes} processes. Raise the "
+        f"limit with `ulimit -n {max(needed, FILES_USUAL)}` (`ulimit -Hn` says how far), or start fewer"
+    )
+
+
+def _too_few(needed: int) -> int:
+    """How many may be open after the limit was raised, if these are fewer; else 0."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft != hard:
+        wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    allowed = files_allowed()
+    return 0 if allowed == resource.RLIM_INFINITY or allowed >= needed else allowed
 
 
 FILES_MAX = 1 << 16

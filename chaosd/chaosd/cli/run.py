@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -96,6 +96,7 @@ def run(
     if timeline is not None:
         _check_timeline(timeline)
     _check_folder()
+    _check_files(nproc + spares * group_size)
     given = {"workers": workers, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan, workers)}
     import asyncio  # here: the other commands start without it
 
@@ -170,6 +171,14 @@ def _check_folder() -> None:
     from chaosd.worker_group.board import folder_problem
 
     if problem := folder_problem():
+        fail(f"the workers cannot be started: {problem}", EXIT_FAILED)
+
+
+def _check_files(processes: int) -> None:
+    """Where a worker cannot connect, since this process may open nothing more, all would wait for it for ever."""
+    from chaosd.os_errors import raise_files_for_workers
+
+    if problem := raise_files_for_workers(processes):
         fail(f"the workers cannot be started: {problem}", EXIT_FAILED)
 
 
@@ -251,10 +260,11 @@ async def _run(
 
 
 def _on_signals(end: Callable[[str], bool]) -> list[signal.Signals]:
-    """The first one asks, a second Ctrl+C or SIGTERM is not caught any more. Who has ended the training stands in the
-    list: not who asked when it could not go on anyway (libraries send this process SIGINT where they get no thread). A
-    closed terminal asks as well, and may do so twice (kernel and shell); under nohup it does not. So does the death of
-    a daemon that this command was started beside, once for each thread of that: SIGTERM, within milliseconds."""
+    """The first one asks, a second Ctrl+C breaks off, and a third one, or a second SIGTERM, is not caught any more. Who
+    has ended the training stands in the list: not who asked when it could not go on anyway (libraries send this process
+    SIGINT where they get no thread). A closed terminal asks as well, and may do so twice (kernel and shell); under
+    nohup it does not. So does the death of a daemon that this command was started beside, once for each thread of that:
+    SIGTERM, within milliseconds."""
     import asyncio
 
     loop, came, by = asyncio.get_running_loop(), list[signal.Signals](), list[signal.Signals]()
@@ -263,6 +273,7 @@ def _on_signals(end: Callable[[str], bool]) -> list[signal.Signals]:
         if came:
             return
         loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, _break_off)
         loop.call_later(SAME_TERM_S, loop.remove_signal_handler, signal.SIGTERM)
         came.append(number)
         if end(f"ended by {number.name}"):
@@ -272,6 +283,13 @@ def _on_signals(end: Callable[[str], bool]) -> list[signal.Signals]:
     for each in (signal.SIGINT, signal.SIGTERM, *heard):
         loop.add_signal_handler(each, asked, each)
     return by
+
+
+def _break_off(number: int, frame: object) -> NoReturn:
+    """The second Ctrl+C. Whoever presses once more meets no code that cleans up and would show where it was: the system
+    ends this process, and the guard the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise KeyboardInterrupt
 
 
 def _line(kind: str, reason: str, fields: dict[str, Any]) -> str:

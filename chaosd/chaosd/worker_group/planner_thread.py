@@ -43,7 +43,7 @@ class PlannerThread:
         await asyncio.gather(*self._thinking, return_exceptions=True)
 
     def warm_up(self) -> None:
-        """Load the solvers while the workers start. If there is no thread for that now, the first question shows it."""
+        """Load the solvers while the workers start. What fails in that, the first question shows."""
         self._keep(self._warm_up())
 
     def ask(self, asked: AskPlanner) -> None:
@@ -62,7 +62,7 @@ class PlannerThread:
         self._keep(self._feedback.prepare(self._machine))
 
     async def _warm_up(self) -> None:
-        with suppress(RuntimeError):  # no further thread
+        with suppress(Exception):
             await asyncio.to_thread(self._planner.warm_up)
 
     async def _make(self, asked: AskPlanner) -> None:

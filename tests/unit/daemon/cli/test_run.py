@@ -104,6 +104,20 @@ def test_a_folder_for_temporary_files_that_will_not_do_is_named(
     assert "no `chaosd run`" in CliRunner().invoke(app, ["workers"]).output
 
 
+@pytest.mark.parametrize(("soft", "hard", "begins"), [(24, 24, False), (24, 4096, True)])
+def test_too_few_open_files_are_raised_or_refused_before_a_worker_starts(
+    tmp_path: Path, soft: int, hard: int, begins: bool
+) -> None:
+    """A worker that could not connect was waited for, for ever, and each second filled the log twice as fast."""
+    script = tmp_path / "ends.py"
+    script.write_text("raise SystemExit(3)", encoding="utf-8")
+    limited = f"ulimit -Sn {soft}; ulimit -Hn {hard}; exec {sys.executable} -m chaosd run --nproc 4 {script}"
+    found = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == EXIT_FAILED
+    refused = "cannot be started: this command may open 24 files and sockets, and needs 48 for 4 processes. Raise"
+    assert (refused in found.stderr, "ended before the training began" in found.stderr) == (not begins, begins)
+
+
 def test_a_script_that_ends_at_once_ends_the_run_with_its_exit_code(tmp_path: Path) -> None:
     script = tmp_path / "ends.py"
     script.write_text("raise SystemExit(3)", encoding="utf-8")
@@ -199,6 +213,34 @@ def test_a_plan_is_told_in_a_line() -> None:
         "chaosd: plan 2 (spare): 2 x [0-3 | 3-6] x 4; because (12 bytes move)"
     )
     assert run._line("worker-lost", "killed", {"worker": 3}) == "chaosd: worker-lost 3: killed"
+
+
+@pytest.mark.parametrize("pressed", [2, 3])
+def test_ctrl_c_pressed_again_and_again_shows_no_calls(pressed: int, tmp_path: Path) -> None:
+    """The third one met asyncio while it cleaned up after the second, and its tracebacks were shown."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import asyncio, os, signal\n"
+        "from chaosd.cli import run\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "async def main():\n"
+        "    run._on_signals(lambda _: True)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    while signal.getsignal(signal.SIGINT) is not run._break_off:\n"
+        "        await asyncio.sleep(0)\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        await asyncio.sleep(60)\n"
+        "    finally:\n"
+        f"        [os.kill(os.getpid(), signal.SIGINT) for _ in range({pressed} - 2)]\n"
+        "try:\n"
+        "    asyncio.run(main())\n"
+        "except KeyboardInterrupt:\n"
+        "    os._exit(130)\n",
+        encoding="utf-8",
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (130 if pressed == 2 else -signal.SIGINT, "")
 
 
 @pytest.mark.parametrize("ends", [True, False])
