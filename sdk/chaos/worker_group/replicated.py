@@ -14,6 +14,7 @@ import torch
 from chaos.conversation import Conversation
 from chaos.frameworks.base import Framework
 from chaos.frameworks.torch_scaling import refuse_scaled_losses
+from chaos.saying import say
 from chaos.sync import SyncSession
 from chaos.sync.every_step import EveryStep, EveryStepSession
 from chaos.worker_group.code import code_digest
@@ -63,7 +64,7 @@ class Replicated:
         self._dealt: tuple[int, int] | None = None
         self._drawn: list[torch.Tensor] | None = None
         self._loss = float("nan")
-        self._looked_for_scaling = False
+        self._looked_for_scaling = self._told_of_zeros = False
         module.register_forward_pre_hook(lambda *_: self._doing(Work.FORWARD))
         module.register_forward_hook(lambda *_: self._doing(Work.BACKWARD))
 
@@ -136,12 +137,24 @@ class Replicated:
         if not self._looked_for_scaling:
             self._looked_for_scaling = True
             refuse_scaled_losses("replicate() sums gradients of losses as they are")
+        self._look_for_gradients()
         if self._drawn is not None:
             self._device.draw_from(self._drawn)
         loss, self._loss, self._dealt, self._drawn = self._loss, float("nan"), None, None
         self._told(lambda: replica.give(loss))
         loader.step = replica.round
         return not loader.ended
+
+    def _look_for_gradients(self) -> None:
+        """A step before any backward pass, or after `zero_grad()`, sums zeros: told once, as `GivenGradients` does."""
+        if self._told_of_zeros or any(each.grad is not None for each in self.module.parameters()):
+            return
+        self._told_of_zeros = True
+        say(
+            f"no parameter had a gradient at a micro-batch of the step after round {self.round}, so this worker gave "
+            "zeros, which count in the step: coordinator.step() follows backward(), and clears the gradients itself "
+            "(no zero_grad() between the two)"
+        )
 
     def logged(self, figures: Mapping[str, float]) -> None:
         """What the script has said of its micro-batch: its loss is that of the events."""

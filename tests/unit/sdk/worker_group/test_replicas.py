@@ -97,6 +97,22 @@ def by_hand(model: torch.nn.Module, steps: int) -> None:
         scheduler.step()
 
 
+@pytest.mark.parametrize("cleared", [True, False])
+def test_a_loop_that_gives_no_gradients_is_told_once(cleared: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    """It made all of its steps, with a loss for each, and trained nothing."""
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        model = coordinator.replicate(make_model())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        coordinator.register(model=model, optimizer=optimizer)
+        for inputs, targets in coordinator.loader(Points(), global_batch=4, micro_batch=2, seed=7, steps=2):
+            LOSS(model(inputs), targets).backward()
+            if cleared:
+                optimizer.zero_grad()
+            coordinator.step()
+    told = capfd.readouterr().err
+    assert told.count("no parameter had a gradient at a micro-batch of the step after round 0") == cleared
+
+
 @pytest.mark.parametrize("make", [lambda: make_model(0.3), with_statistics], ids=("dropout", "batch-statistics"))
 def test_an_ordinary_loop_leaves_the_bits_of_plain_gradient_accumulation(make: Any) -> None:
     model, plain = make(), make()
