@@ -171,7 +171,7 @@ def _group(of: int | None) -> Path:
     """Folder of the `chaosd run` that is meant."""
     from chaosd.worker_group.board import groups
 
-    found = {view.pid: (folder, view.command) for folder, view in groups()}
+    found = {view.pid: (folder, view) for folder, view in groups()}
     if not found:
         fail(
             f"{NOBODY}. Orders are for a site of several workers; one of `python train.py` has one",
@@ -184,8 +184,13 @@ def _group(of: int | None) -> Path:
     return found[of or next(iter(found))][0]
 
 
-def _listed(found: Mapping[int, tuple[Path, str]]) -> str:
-    return ", ".join(f"{pid} ({command})" for pid, (_, command) in sorted(found.items()))
+def _listed(found: Mapping[int, tuple[Path, GroupView]]) -> str:
+    return ", ".join(f"{pid} ({view.command}{_where(view)})" for pid, (_, view) in sorted(found.items()))
+
+
+def _where(view: GroupView) -> str:
+    """Two runs of one script are told apart by the folders in which they were started."""
+    return f" in {view.folder}" if view.folder else ""
 
 
 @workers_app.command()
@@ -267,7 +272,8 @@ def _rendered(view: GroupView, *, each: bool) -> RenderableType:
 
     now = time.time()
     run = f"; in its run: {view.run}" if view.run else ""
-    lines = [f"{view.command} (controller {view.pid}): {view.phase}, step {view.step}, plan {view.generation}{run}"]
+    which = f"{view.command} (controller {view.pid}{_where(view)})"
+    lines = [f"{which}: {view.phase}, step {view.step}, plan {view.generation}{run}"]
     if view.shape:
         lines.append(view.shape)
     if view.measured_step_s:

@@ -81,6 +81,16 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[LostView, ...] = ()
     lost_total: int = 0
     figures: tuple[LoggedFigure, ...] = ()
+    folder: Text = ""
+    """In which `chaosd run` was started."""
+
+
+def _here() -> str:
+    """The working directory; empty where it was removed."""
+    try:
+        return os.fsencode(os.getcwd()).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 class Board:
@@ -90,7 +100,7 @@ class Board:
         self, folder: Path, command: str, figures: Mapping[str, tuple[int, float | None]] | None = None
     ) -> None:
         self._figures = {} if figures is None else figures
-        self._path, self._command = folder / BOARD_NAME, command[:4096]
+        self._path, self._command, self._started_in = folder / BOARD_NAME, command[:4096], _here()[:4096]
         self._states: dict[int, tuple[str, float]] = {}
 
     def write(
@@ -132,6 +142,7 @@ class Board:
         group = GroupView(
             pid=os.getpid(),
             command=self._command,
+            folder=self._started_in,
             phase=machine.phase.value,
             generation=machine.generation,
             step=machine.step,

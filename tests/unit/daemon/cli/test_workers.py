@@ -73,6 +73,30 @@ def test_the_command_shows_them_as_a_table_and_as_json(folder: Path) -> None:
     assert view["pid"] == os.getpid() and len(view["workers"]) == 6
 
 
+@pytest.mark.parametrize(("name", "shown_as"), [(b"my site", "my site"), (b"caf\xe9", "caf\ufffd")])
+def test_the_folder_in_which_it_was_started_tells_it_from_another(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes, shown_as: str
+) -> None:
+    here = tmp_path / os.fsdecode(name)
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert written(folder).folder == f"{tmp_path}/{shown_as}"
+    shown = "".join(CliRunner().invoke(app, ["workers"]).output.split())
+    assert f"(controller{os.getpid()}in{tmp_path}/{shown_as})".replace(" ", "") in shown
+    refused = "".join(CliRunner().invoke(app, ["workers", "drain", "1", "--of", "1"]).output.split())
+    assert f"hereare{os.getpid()}(pythontrain.pyin{tmp_path}/{shown_as})".replace(" ", "") in refused
+
+
+def test_a_folder_that_was_removed_keeps_nobody_from_training(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert written(folder).folder == ""
+
+
 def test_who_stands_still_and_who_was_lost_is_said(folder: Path) -> None:
     bench = GroupBench(workers=4, spares=1)
     bench.train()
