@@ -88,9 +88,14 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 def _here() -> str:
     """The working directory; empty where it was removed."""
     try:
-        return os.fsencode(os.getcwd()).decode(errors="replace")
+        return _shown(os.getcwd())
     except OSError:
         return ""
+
+
+def _shown(text: str) -> str:
+    """A name of a file may be no UTF-8, and the board is."""
+    return os.fsencode(text).decode(errors="replace")[:4096]
 
 
 class Board:
@@ -100,7 +105,7 @@ class Board:
         self, folder: Path, command: str, figures: Mapping[str, tuple[int, float | None]] | None = None
     ) -> None:
         self._figures = {} if figures is None else figures
-        self._path, self._command, self._started_in = folder / BOARD_NAME, command[:4096], _here()[:4096]
+        self._path, self._command, self._started_in = folder / BOARD_NAME, _shown(command), _here()
         self._states: dict[int, tuple[str, float]] = {}
 
     def write(

@@ -31,10 +31,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def written(folder: Path) -> GroupView:
+def written(folder: Path, command: str = "python train.py") -> GroupView:
     bench = GroupBench(workers=4, spares=1)
     bench.train()
-    board = Board(folder, "python train.py")
+    board = Board(folder, command)
     readings = {worker: Reading(count=1, work=Work.BACKWARD, peer=-1, beat=1) for worker in range(5)}
     history = GroupHistory(lambda _: None)
     for at_s, kind, fields in ((0.0, "plan", {"step_s": 0.18}), (1.0, "step", {}), (1.2, "step", {})):
@@ -85,6 +85,11 @@ def test_the_folder_in_which_it_was_started_tells_it_from_another(
     assert f"(controller{os.getpid()}in{tmp_path}/{shown_as})".replace(" ", "") in shown
     refused = "".join(CliRunner().invoke(app, ["workers", "drain", "1", "--of", "1"]).output.split())
     assert f"hereare{os.getpid()}(pythontrain.pyin{tmp_path}/{shown_as})".replace(" ", "") in refused
+
+
+def test_a_script_whose_name_is_no_utf_8_is_shown(folder: Path) -> None:
+    """Its board was never written, so its `chaosd run` did not seem to be there."""
+    assert written(folder, os.fsdecode(b"python caf\xe9.py")).command == "python caf\ufffd.py"
 
 
 def test_a_folder_that_was_removed_keeps_nobody_from_training(
