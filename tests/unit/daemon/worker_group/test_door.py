@@ -123,7 +123,7 @@ async def test_a_request_that_is_no_order_is_refused(folder: Path, body: dict[st
 def test_of_several_groups_one_must_be_named(folder: Path) -> None:
     group(folder.parent, "other", pid=os.getppid())
     ran = CliRunner().invoke(app, ["workers", "drain", "1"])
-    assert ran.exit_code == EXIT_USAGE and f"{os.getpid()} (python abc.py)" in ran.output, ran.output
+    assert ran.exit_code == EXIT_USAGE and f"{os.getpid()} (python abc.py in {Path.cwd()})" in ran.output, ran.output
     ran = CliRunner().invoke(app, ["workers", "drain", "1", "--of", "1"])
     assert ran.exit_code == EXIT_USAGE and "--of 1: no `chaosd run`" in ran.output
     ran = CliRunner().invoke(app, ["workers", "drain", "1", "--of", str(os.getpid())])
