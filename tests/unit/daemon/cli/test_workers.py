@@ -73,7 +73,7 @@ def test_the_command_shows_them_as_a_table_and_as_json(folder: Path) -> None:
     assert view["pid"] == os.getpid() and len(view["workers"]) == 6
 
 
-@pytest.mark.parametrize(("name", "shown_as"), [(b"my site", "my site"), (b"caf\xe9", "caf\ufffd")])
+@pytest.mark.parametrize(("name", "shown_as"), [(b"my site", "my site"), (b"train\xe9", "train\ufffd")])
 def test_the_folder_in_which_it_was_started_tells_it_from_another(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes, shown_as: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_the_folder_in_which_it_was_started_tells_it_from_another(
 
 def test_a_script_whose_name_is_no_utf_8_is_shown(folder: Path) -> None:
     """Its board was never written, so its `chaosd run` did not seem to be there."""
-    assert written(folder, os.fsdecode(b"python caf\xe9.py")).command == "python caf\ufffd.py"
+    assert written(folder, os.fsdecode(b"python train\xe9.py")).command == "python train\ufffd.py"
 
 
 def test_a_folder_that_was_removed_keeps_nobody_from_training(
