@@ -136,7 +136,7 @@ def raise_files_allowed(peers: int) -> str:
     """Take as many open files as the system gives without being asked. The sentence for people where they are too few
     for so many peers; else empty."""
     needed = FILES_FIXED + FILES_A_PEER * peers
-    if not (allowed := _too_few(needed)):
+    if not (allowed := _raised_but_below(needed)):
         return ""
     return (
         f"this daemon may open {allowed} files and sockets, and needs about {needed}: links and workers will be "
@@ -147,7 +147,7 @@ def raise_files_allowed(peers: int) -> str:
 def raise_files_for_workers(processes: int) -> str:
     """The same for `chaosd run` with so many processes, which inherit the limit: workers have sockets to others."""
     needed = FILES_FIXED_OF_A_GROUP + FILES_A_PROCESS * processes
-    if not (allowed := _too_few(needed)):
+    if not (allowed := _raised_but_below(needed)):
         return ""
     return (
         f"this command may open {allowed} files and sockets, and needs {needed} for {processes} processes. Raise the "
@@ -155,8 +155,8 @@ def raise_files_for_workers(processes: int) -> str:
     )
 
 
-def _too_few(needed: int) -> int:
-    """How many may be open after the limit was raised, if these are fewer; else 0."""
+def _raised_but_below(needed: int) -> int:
+    """Take as many open files as the system gives. How many these are, if fewer than needed; else 0."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft != hard:
         wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)

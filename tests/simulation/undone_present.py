@@ -295,7 +295,9 @@ PRESENT = (
     Undone(
         row=159,
         patches=(
-            Patch("chaos_protocols.state.local_checkpoint:CheckpointFiles.offered", "if soon is None or", "if True or"),
+            Patch(
+                "chaos_protocols.state.local_checkpoint:CheckpointFiles.offered", "if self.writing is None", "if True"
+            ),
         ),
         test="test_unfinished_checkpoint:test_it_is_offered_and_reported_before_it_is_whole",
     ),

@@ -95,8 +95,7 @@ def run(
         fail(f"{command[0]}: no such script", EXIT_USAGE)
     if timeline is not None:
         _check_timeline(timeline)
-    _check_folder()
-    _check_files(nproc + spares * group_size)
+    _check_start(nproc + spares * group_size)
     given = {"workers": workers, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan, workers)}
     import asyncio  # here: the other commands start without it
 
@@ -167,18 +166,12 @@ def _check_timeline(path: Path) -> None:
         fail(f"--timeline {error}", EXIT_USAGE)
 
 
-def _check_folder() -> None:
-    from chaosd.worker_group.board import folder_problem
-
-    if problem := folder_problem():
-        fail(f"the workers cannot be started: {problem}", EXIT_FAILED)
-
-
-def _check_files(processes: int) -> None:
+def _check_start(processes: int) -> None:
     """Where a worker cannot connect, since this process may open nothing more, all would wait for it for ever."""
     from chaosd.os_errors import raise_files_for_workers
+    from chaosd.worker_group.board import folder_problem
 
-    if problem := raise_files_for_workers(processes):
+    if problem := folder_problem() or raise_files_for_workers(processes):
         fail(f"the workers cannot be started: {problem}", EXIT_FAILED)
 
 

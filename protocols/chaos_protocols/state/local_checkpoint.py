@@ -13,6 +13,7 @@ In-memory checkpoints: Gemini (SOSP 2023). Interval of those on disk: FlashRecov
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from chaos_protocols.effects import DropMemoryCheckpoint, SaveMemoryCheckpoint, WriteCheckpoint
 from chaos_protocols.events import CheckpointWritten
@@ -218,18 +219,16 @@ class CheckpointFiles:
         quarter = max(1, (round_number - self._last_round) // 4)
         return round_number % (1 << (quarter.bit_length() - 1)) == 0
 
-    def best(self, spec_digest: str, round_number: int | None = None) -> CheckpointFacts | None:
-        """The newest (of that round) that fits a state of these arrays."""
-        fitting = [one for one in self.offers if one.spec_digest == spec_digest]
-        return max((one for one in fitting if round_number in (None, one.round)), default=None)
+    def best(self, spec_digest: str) -> CheckpointFacts | None:
+        """The newest that fits a state of these arrays."""
+        return _newest(self.offers, spec_digest)
 
     def offered(self, spec_digest: str, round_number: int | None = None) -> CheckpointFacts | None:
-        """The same, as others are told of it: also of the one that is being written. Else they may go on from an older
-        state, because this one was not whole yet in the moment in which they asked."""
-        soon, best = self.writing, self.best(spec_digest, round_number)
-        if soon is None or soon.spec_digest != spec_digest or round_number not in (None, soon.round):
-            return best
-        return soon if best is None else max(soon, best)
+        """The newest (of that round), as others are told of it: also of the one that is being written. Else they may go
+        on from an older state, because this one was not whole yet in the moment in which they asked."""
+        soon = () if self.writing is None else (self.writing,)
+        there = (one for one in (*self.offers, *soon) if round_number in (None, one.round))
+        return _newest(there, spec_digest)
 
     def found(self, checkpoints: tuple[CheckpointFacts, ...]) -> None:
         """What lies on the disk."""
@@ -274,3 +273,7 @@ class CheckpointFiles:
         next_s = f"; the next one in {interval_s:.0f} s at the earliest" if interval_s > 0 else ""
         reason = f"{event.size_bytes:,} bytes in {event.took_s:.2f} s, beside training{next_s}"
         self._outbox.record("checkpoint", subject, "due", "done", self._last_s, reason)
+
+
+def _newest(checkpoints: Iterable[CheckpointFacts], spec_digest: str) -> CheckpointFacts | None:
+    return max((one for one in checkpoints if one.spec_digest == spec_digest), default=None)
