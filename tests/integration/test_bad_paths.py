@@ -1,5 +1,5 @@
 """Real sites in network namespaces, one of three links bad in a way that heartbeats survive: large packets are dropped,
-or two of five packets are. The others train on without that link, within seconds.
+or two of five packets are. The others train on without that link.
 
 Needs root, `ip` and `iptables`; skips with the reason where they are missing.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,13 +22,6 @@ pytestmark = pytest.mark.long
 
 NAMES = ("one", "two", "three")
 FAILURE_TIMEOUT_S = 0.5
-NOTICED_S = 12 * FAILURE_TIMEOUT_S
-"""Bulk that stands still is noticed after 2 failure timeouts, a redial and a resolved round later the others go on;
-the rest is for a loaded machine."""
-
-JUDGED_S = NOTICED_S + 2 * 4 * FAILURE_TIMEOUT_S
-"""A link that no round needs is tried with a packet of full size every 4 failure timeouts (spec 3.16); a loaded machine
-may miss one of them."""
 
 
 class Placed(Site):
@@ -86,11 +78,10 @@ def both_ways(one: str, other: str, *, probability: float = 1.0, larger_than_byt
     )
 
 
-def trains_on(sites: list[Placed], rounds: int, limit_s: float) -> float:
-    """How long it takes until every site has done so many more rounds."""
-    begun_s, before = time.monotonic(), max(site.round() for site in sites)
-    wait_for(lambda: min(site.round() for site in sites) > before + rounds, "rounds go on", limit_s=limit_s)
-    return time.monotonic() - begun_s
+def trains_on(sites: list[Placed], rounds: int) -> None:
+    """Every site does so many more rounds."""
+    before = max(site.round() for site in sites)
+    wait_for(lambda: min(site.round() for site in sites) > before + rounds, "rounds go on")
 
 
 def has_link(site: Placed, other: Placed) -> bool:
@@ -103,13 +94,13 @@ def test_where_large_packets_vanish_on_one_link_the_others_train_on_and_doctor_n
 ) -> None:
     one, two, _ = sites
     network.filter(both_ways("one", "two", larger_than_bytes=1000))
-    trains_on(sites, 20, NOTICED_S)
+    trains_on(sites, 20)
 
     def told() -> bool:  # rounds whose trees do not need the link go on before it is missed
         return any("large packets" in event.cause for site in (one, two) for event in site.events("link-down"))
 
-    wait_for(told, "the link is given up, with its cause", limit_s=JUDGED_S)
-    wait_for(lambda: not has_link(one, two), "the link is down", limit_s=NOTICED_S)
+    wait_for(told, "the link is given up, with its cause")
+    wait_for(lambda: not has_link(one, two), "the link is down")
     doctor = [sys.executable, "-m", "chaosd", "doctor", "--config", str(two.config_path), "--timeout-s", "0.5"]
     found = subprocess.run(network.command("two", doctor), capture_output=True, text=True, check=False, timeout=150)
     line = next(line for line in found.stdout.splitlines() if short(one.identity.site) in line)
@@ -121,7 +112,7 @@ def test_where_large_packets_vanish_on_one_link_the_others_train_on_and_doctor_n
 def test_where_two_of_five_packets_are_lost_on_one_link_the_others_train_on(
     network: Namespaces, sites: list[Placed]
 ) -> None:
+    one, two, _ = sites
     network.filter(both_ways("one", "two", probability=0.4))
-    begun_s = time.monotonic()
-    while time.monotonic() < begun_s + 6.0:
-        trains_on(sites, 5, NOTICED_S)
+    wait_for(lambda: not has_link(one, two), "the link is given up, though some of what it is sent comes through")
+    trains_on(sites, 50)

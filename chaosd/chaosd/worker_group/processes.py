@@ -27,6 +27,10 @@ from chaosd.worker_group.guard import Guard
 LOOKED_AT_MAX = 256
 """Workers, in one look at who is dying: of more, each has its turn (a look takes some 3 us a worker)."""
 
+FOLLOWED_S = 0.2
+"""In a device group, how long the end of the process is waited for that another one has followed: it sees the other's
+connections closed before the kernel is done with ending it."""
+
 TIED = Path(__file__).with_name("tied_process.py")
 """The program that becomes the worker."""
 
@@ -270,20 +274,29 @@ class WorkerProcesses:
         code, left = process.wait(), len(self._running[worker])
         if code > 0 and self._failed_after == "":
             self._failed_after = f"worker {worker}: {_text(code)}"
-        first = self._first.setdefault(worker, self._first_of(worker, lane, code))
+        first = self._first.get(worker, self._first_of(worker, lane, code))
         if not left:
             self._gone(worker)
-        elif code:
-            self.kill(worker)  # a device group fails as a whole
-        if worker not in self._told and (code or not left):
-            self._told.add(worker)
-            text = _lane_text(lane, code)
-            killed = first[1] < 0 and -first[1] not in OWN_SIGNALS
-            after = "" if first == (lane, code) or not code else f", after {_lane_text(*first)}"
-            self._ended(worker, text + after, killed)
+        if left and first == (lane, PEER_LOST_EXIT):
+            asyncio.get_running_loop().call_later(FOLLOWED_S, self._fails, worker, lane, code)
+        else:
+            self._first[worker] = first
+            if code or not left:
+                self._fails(worker, lane, code)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # what it leaves behind would hold its memory
         self._note(worker, lane, 0)
+
+    def _fails(self, worker: int, lane: int, code: int) -> None:
+        """A worker, with this process of it; a device group fails as a whole."""
+        self.kill(worker)
+        if worker in self._told:
+            return
+        self._told.add(worker)
+        first = self._first.setdefault(worker, (lane, code))
+        killed = first[1] < 0 and -first[1] not in OWN_SIGNALS
+        after = "" if first == (lane, code) or not code else f", after {_lane_text(*first)}"
+        self._ended(worker, _lane_text(lane, code) + after, killed)
 
     def _note(self, worker: int, lane: int, group: int) -> None:
         """For the guard: the process group of this process, or 0."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,7 @@ from chaosd.transport.handshake import (
     encode,
     signed_bytes,
 )
+from chaosd.transport.settings import KeptOut
 from chaosd.transport.starts import Start
 
 
@@ -253,6 +255,22 @@ def test_the_dialer_says_in_its_own_words_that_no_version_is_shared(sites: list[
     told = dialing.verdict(encode(Verdict(code=REFUSED_VERSION, reason="update", software="0.9.0"))).reason
     assert "speaks protocol 4 to 5" in told and "the other (chaos-train 0.9.0) 2" in told
     assert "Install a chaos-train there that speaks what is spoken here" in told
+
+
+def test_whoever_is_not_trusted_is_not_told_the_release(sites: list[Identity]) -> None:
+    """Which one has a known hole would be seen by whoever reaches the port."""
+    dialer, listener, _ = sites
+    own = Speaker(versions=OLD, software="4.5.6-hole")
+    machine = ListenerHandshake(listener, b"n" * 32, own)
+    known = AdmissionFacts(
+        own_site=listener.site, own_run="hearts", own_start=Start(incarnation=1), own_address="",
+        own=own, kept_out=KeptOut(""), link=None, committed=False,
+    )  # fmt: skip
+    for version in (NEW, OLD):  # without a common version, too
+        verdict, _ = judge(dialer.site, hello_of(dialer, version=version.newest, oldest=version.oldest), known)
+        assert own.software.encode() not in machine.challenge() + encode(verdict)
+    trusted, _ = judge(dialer.site, hello_of(dialer, version=2, oldest=2), replace(known, kept_out=None))
+    assert trusted.software == own.software
 
 
 def test_a_reversed_range_shares_no_version_with_anybody(sites: list[Identity]) -> None:

@@ -134,6 +134,31 @@ def test_of_a_device_group_the_process_is_named_that_ended_first(
     assert _ends_of([], launch, group_size=2) == [told]
 
 
+@pytest.mark.parametrize(
+    ("other", "waited_s", "told"),
+    [
+        ("exit 0", 60.0, (f"{OTHER}{WELL}", False)),
+        ("kill -KILL $$", 60.0, (f"{OTHER}{KILLED}", True)),
+        ("sleep infinity", 0.01, ("its process ended with exit code 75", False)),
+    ],
+)
+def test_a_process_that_ends_because_another_one_is_gone_is_not_named_before_that_one(
+    monkeypatch: pytest.MonkeyPatch, other: str, waited_s: float, told: tuple[str, bool]
+) -> None:
+    """It may have ended first: connections are closed before a process is a dead one."""
+    monkeypatch.setattr(processes, "FOLLOWED_S", waited_s)
+    pids = list[int]()
+
+    def launch(
+        command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]
+    ) -> subprocess.Popen[bytes]:
+        seen = f"while kill -0 {pids[0]} 2>/dev/null; do sleep 0.01; done; {other}" if pids else "exit 75"
+        pids.append((process := subprocess.Popen(["sh", "-c", seen], start_new_session=True)).pid)
+        return process
+
+    assert _ends_of([], launch, group_size=2) == [told]
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_process_that_cannot_be_started_is_told_as_one_that_has_ended_and_leaves_none(size: int) -> None:
     """Of a device group the last one: those before it are ended with it."""
