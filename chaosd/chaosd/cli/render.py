@@ -197,8 +197,8 @@ def _headline(status: Status, names: dict[str, str]) -> Text:
     text.append(printable(status.name) or short(status.site), style="bold")
     text.append(f" {short(status.site)} in run {printable(status.run)}: ")
     text.append(printable(status.state), style=STATE_STYLES.get(status.state, "bold"))
-    if len(releases := _releases(status)) == 1 and UNKNOWN not in releases:
-        text.append(f", all of release {releases.pop()}")
+    if release := _common_release(status):
+        text.append(f", all of release {release}")
     text.append(
         f"\nepoch {status.epoch}  term {status.term}  round {status.round}{pace}  scheduler {scheduler}"
         f"\nresult {printable(status.result_digest)[:12] or UNKNOWN}  up {_duration(status.uptime_s)}"
@@ -228,9 +228,9 @@ class _Sites:
 
     def _table(self, *, addresses: bool) -> Table:
         """The scheduler and a release that all have stand above."""
-        status, mixed = self._status, len(_releases(self._status)) > 1
+        status, known = self._status, any(site.software for site in self._status.sites)
         titles = ["site", "id", "address", "state", "vote", "round", "phase", "release"]
-        left_out = {"" if addresses else "address", "" if mixed else "release"}
+        left_out = {"" if addresses else "address", "release" if not known or _common_release(status) else ""}
         shown = [at for at, title in enumerate(titles) if title not in left_out]
         folded = AT_BLANKS if addresses else BROKEN
         table = Table(*_columns(*(titles[at] for at in shown), folded=folded), box=SIMPLE_HEAD, pad_edge=False)
@@ -249,9 +249,12 @@ def _columns(*titles: str, folded: frozenset[str]) -> list[Column]:
     return [Column(one, no_wrap=one not in folded, overflow="fold" if one in folded else "ignore") for one in titles]
 
 
-def _releases(status: Status) -> set[str]:
-    """That the sites are of; a dash for those of which nobody says it."""
-    return {printable(site.software or UNKNOWN) for site in status.sites}
+def _common_release(status: Status) -> str:
+    """That all sites are of, this one among them, as far as anybody says it; else empty. What this site is of stands
+    nowhere while it is outside."""
+    releases = {site.software for site in status.sites}
+    here = any(site.site == status.site for site in status.sites)
+    return printable(releases.pop()) if here and len(releases) == 1 else ""
 
 
 def _site_cells(site: SiteSummary, status: Status) -> list[Text]:

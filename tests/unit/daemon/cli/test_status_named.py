@@ -55,6 +55,12 @@ def test_releases_stand_beside_the_sites_where_they_differ_and_nothing_is_cut_of
     assert "release" not in shown(of_releases("", "")) and "–" in shown(of_releases("0.3.0", ""))
 
 
+def test_what_the_others_are_of_is_not_said_of_a_site_that_is_outside() -> None:
+    status = of_releases("", "0.2.0")
+    text = shown(msgspec.structs.replace(status, sites=status.sites[1:]), width=80)
+    assert "all of release" not in text and "0.2.0" in text
+
+
 def at_addresses(here: str, there: str, **said: object) -> Status:
     one, other = sample_status().sites
     sites = (msgspec.structs.replace(one, address=here), msgspec.structs.replace(other, address=there, **said))
