@@ -102,6 +102,12 @@ class SiteSettings:
         return 3.0 * self.failure_timeout_s
 
     @property
+    def late_look_s(self) -> float:
+        """A look at who is waited for comes late after so long since the one before: this site stood still, or lacks a
+        processor, and what is beyond that time is nobody's (spec 3.6)."""
+        return 2.0 * self.beat_s
+
+    @property
     def stateless_s(self) -> float:
         """So long a worker may be without the state before its user is told why."""
         return 2.0 * self.failure_timeout_s

@@ -118,11 +118,11 @@ class SiteMachine(SiteParts):
             events.TransferProgressed: state.transfer_progressed,
             events.TransferFinished: state.transfer_finished,
             events.TransferFailed: participation.transfer_failed,
-            events.MemoryCheckpointSaved: state.copied,
+            events.MemoryCheckpointSaved: participation.checkpoint_made,
             events.StateRestored: participation.state_restored,
             events.RestoreFailed: participation.restore_failed,
             events.CheckpointsFound: state.checkpoints_found,
-            events.CheckpointWritten: participation.checkpoint_written,
+            events.CheckpointWritten: participation.checkpoint_made,
         }
 
     # -- the way in

@@ -208,9 +208,9 @@ class Participation:
         """It has copied its state of a round into its region, or cannot any more."""
         self._follow_up(self.state.worker_copied(event))
 
-    def checkpoint_written(self, event: events.CheckpointWritten) -> None:
-        """A file is whole, or could not be written: a site that leaves may have waited for that."""
-        self._follow_up(self.state.checkpoint_written(event))
+    def checkpoint_made(self, event: events.MemoryCheckpointSaved | events.CheckpointWritten) -> None:
+        """It lies in memory, or on the disk, or could not be made: a site that leaves may have waited for that."""
+        self._follow_up(self.state.checkpoint_made(event))
         self.leaving.finish_if_done()
 
     def worker_applied(self, event: events.WorkerApplied) -> None:

@@ -24,8 +24,6 @@ BEHIND = "its daemon does not follow the last change of the run yet: its links a
 """Why a site gives nothing though its script may have."""
 UNREPORTED = "its daemon has not reported to the present scheduler: see the links on the way to it"
 """Why nobody knows what a site has given."""
-LATE_BEATS = 2
-"""A look that comes later than after so many beats comes late."""
 UNHEARD = "its bytes do not arrive at {name}: does something on the way drop large packets? `chaosd doctor` tries"
 """Why what a site has given does not count yet."""
 COMING = (
@@ -131,7 +129,7 @@ class WaitsWatch:
     def _note_behind(self, reports: Mapping[SiteId, SiteStatus], now_s: float) -> None:
         """The time in which this site did not look is nobody's (spec 3.6)."""
         roster = self._facts.roster
-        late_s = max(0.0, now_s - self._looked_s - LATE_BEATS * self._facts.settings.beat_s)
+        late_s = max(0.0, now_s - self._looked_s - self._facts.settings.late_look_s)
         behind = [one for one in roster.member_ids() if one not in reports or reports[one].epoch < roster.epoch]
         self._behind = {site: self._behind[site] + late_s if site in self._behind else now_s for site in behind}
 

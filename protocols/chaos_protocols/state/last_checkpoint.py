@@ -35,7 +35,7 @@ class LastCheckpointStep(Enum):
 
     UNBEGUN = "nothing was done for it yet"
     ASKED = "the worker was asked for a copy of its state"
-    WRITING = "the copy is being written"
+    WRITING = "the copy is being made, and written"
     OVER = "it lies on the disk, or there will be none"
 
 
@@ -66,6 +66,8 @@ class LastCheckpoint:
         """The state that the worker was asked for, as it was known then; None: none yet."""
         self._waits_since_s: float | None = None
         """Since when the worker is waited for: until it has answered a result, then until it has copied its state."""
+        self._looked_s = outbox.now_s
+        """When it was last seen to whether the worker has answered."""
         self._said_s = float("-inf")
         """When the script was last told."""
         self.void = False
@@ -99,6 +101,7 @@ class LastCheckpoint:
         """Nothing of it is left to do, and the site may go. Begins it, and goes on with it; meanwhile this site gives
         nothing to a round: one that is alone would do some while its file is written."""
         self._rounds.own.stop(True)
+        self._stood_still()
         step = self.step
         if step is LastCheckpointStep.UNBEGUN:
             step = self._begun()
@@ -111,10 +114,17 @@ class LastCheckpoint:
             self._say_so()
         return step is LastCheckpointStep.OVER
 
+    def _stood_still(self) -> None:
+        """For as long as this site did, the worker is not waited for: what it has said meanwhile may lie unread."""
+        now_s = self._outbox.now_s
+        late_s, self._looked_s = max(0.0, now_s - self._looked_s - self._outbox.settings.late_look_s), now_s
+        if self._waits_since_s is not None:
+            self._waits_since_s += late_s
+
     def takes(self, round_number: int) -> bool:
         """The copy of that round is the one to be written."""
-        asked = self._asked
-        return self.step is LastCheckpointStep.ASKED and asked is not None and round_number == asked.round
+        asked, at_work = self._asked, self.step in (LastCheckpointStep.ASKED, LastCheckpointStep.WRITING)
+        return at_work and asked is not None and round_number == asked.round
 
     def _begun(self) -> LastCheckpointStep:
         """One that is being made goes first: it may be the one. So does an update that is under way."""

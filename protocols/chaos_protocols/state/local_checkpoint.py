@@ -93,10 +93,10 @@ class MemoryCheckpoint:
         """The worker is gone, or cannot catch up: it takes no snapshot, or one whose later results nobody keeps."""
         self._due = None
 
-    def snapshot_taken(self, round_number: int) -> None:
-        """The worker's region holds its state of that round: copy it, if that was asked for."""
+    def snapshot_taken(self, round_number: int) -> bool:
+        """The worker's region holds its state of that round. Whether it was asked for, and is copied now."""
         if self._due != round_number or not self._session.present:
-            return
+            return False
         self._due = None
         if self._applied[0] == round_number:
             took_s = self._outbox.now_s - self._applied[1]
@@ -106,6 +106,7 @@ class MemoryCheckpoint:
         self.spec_digest = self._session.spec_digest
         self._rounds.delivery.log.keep_after(round_number)
         self._outbox.emit([SaveMemoryCheckpoint(round=round_number)])
+        return True
 
     def snapshot_missed(self, round_number: int) -> None:
         """The worker has gone on."""
@@ -167,7 +168,10 @@ class CheckpointFiles:
         self._outbox = outbox
         self._settings = outbox.settings.keep
         self.writing: CheckpointFacts | None = None
-        """The file that is being written, which may be whole soon."""
+        """The file that is being made, which may be whole soon: its state is copied from the worker's region, then
+        written."""
+        self._copied = False
+        """That state lies in the daemon's memory."""
         self._last_s = outbox.now_s
         self._last_round = 0
         self._writing_s = 0.0
@@ -224,7 +228,7 @@ class CheckpointFiles:
         return _newest(self.offers, spec_digest)
 
     def offered(self, spec_digest: str, round_number: int | None = None) -> CheckpointFacts | None:
-        """The newest (of that round), as others are told of it: also of the one that is being written. Else they may go
+        """The newest (of that round), as others are told of it: also of the one that is being made. Else they may go
         on from an older state, because this one was not whole yet in the moment in which they asked."""
         soon = () if self.writing is None else (self.writing,)
         there = (one for one in (*self.offers, *soon) if round_number in (None, one.round))
@@ -243,12 +247,31 @@ class CheckpointFiles:
         journals were lost goes on from checkpoints of its old epochs."""
         return max(restore_epoch, *(one.lineage for one in self.offers), 0)
 
-    def write(self, round_number: int, spec_digest: str, lineage: int, *, epoch: int) -> None:
-        """Write the copy in memory, which is of that round and lineage; `epoch`: the roster's."""
-        checkpoint = CheckpointFacts(lineage=lineage, round=round_number, spec_digest=spec_digest)
-        self.writing = checkpoint
-        self._last_s, self._last_round = self._outbox.now_s, round_number
-        self._outbox.emit([WriteCheckpoint(checkpoint=checkpoint, epoch=epoch)])
+    def begin(self, round_number: int, spec_digest: str, lineage: int) -> None:
+        """The state of that round and lineage is being copied, for a file."""
+        self.writing, self._copied = (
+            CheckpointFacts(lineage=lineage, round=round_number, spec_digest=spec_digest),
+            False,
+        )
+
+    def copied(self, round_number: int, *, epoch: int) -> None:
+        """The daemon's memory holds the state of that round: write it, if it was copied for a file. `epoch`: the
+        roster's."""
+        checkpoint = self._being_copied(round_number)
+        if checkpoint is not None:
+            self._copied, self._last_s, self._last_round = True, self._outbox.now_s, round_number
+            self._outbox.emit([WriteCheckpoint(checkpoint=checkpoint, epoch=epoch)])
+
+    def not_copied(self, round_number: int) -> CheckpointFacts | None:
+        """The copy of that round is of no use. The file that was to be made of it; None: none."""
+        checkpoint = self._being_copied(round_number)
+        if checkpoint is not None:
+            self.writing = None
+        return checkpoint
+
+    def _being_copied(self, round_number: int) -> CheckpointFacts | None:
+        writing = self.writing
+        return writing if writing is not None and not self._copied and writing.round == round_number else None
 
     def history_changed(self) -> None:
         """The run goes on from another state: of its present history there is no checkpoint, the next is the first."""

@@ -276,7 +276,8 @@ class WorkerState:
         self.session.region.answered(event.round)
         if isinstance(event, events.WorkerSnapshotTaken):
             self.source.snapshot_taken(event.round)
-            self.memory.snapshot_taken(event.round)
+            if self.memory.snapshot_taken(event.round):
+                self._begin_file(event.round)
             if self._rounds.delivery.is_damaged:
                 self.fetch.filled()
         else:
@@ -321,15 +322,30 @@ class WorkerState:
 
     # -- checkpoints
 
-    def copied(self, event: events.MemoryCheckpointSaved) -> None:
+    def _begin_file(self, round_number: int) -> None:
+        """The worker's state of that round is being copied: it is to be written, too, if that is due, or the last."""
+        last, files = self.last.takes(round_number), self.files
+        if last or files.is_due(round_number, self.memory.pause_s):
+            lineage = self.lineage() if last else files.lineage(self._membership.roster.restore_epoch)
+            files.begin(round_number, self.memory.spec_digest, lineage)
+
+    def checkpoint_made(self, event: events.MemoryCheckpointSaved | events.CheckpointWritten) -> StateComes:
+        """A step further: it lies in memory, or on the disk; or it could not be made."""
+        return self.copied(event) if isinstance(event, events.MemoryCheckpointSaved) else self.checkpoint_written(event)
+
+    def copied(self, event: events.MemoryCheckpointSaved) -> StateComes:
         """The daemon's memory holds the state of that round, or could not take it."""
-        roster, last = self._membership.roster, self.last.takes(event.round)
-        if self.memory.copied(event.round, event.reason, last=last):
+        file = self.files.writing
+        awaited = file is not None and self.restore.waits_for(file) is not None
+        if self.memory.copied(event.round, event.reason, last=awaited or self.last.takes(event.round)):
             self.restore.new_copy()
-            if last or self.files.is_due(event.round, self.memory.pause_s):
-                lineage = self.lineage() if last else self.files.lineage(roster.restore_epoch)
-                self.files.write(event.round, self.memory.spec_digest, lineage, epoch=roster.epoch)
+            self.files.copied(event.round, epoch=self._membership.roster.epoch)
             self.memory.written()
+            return StateComes.FROM_HERE
+        lost = self.files.not_copied(event.round)
+        attempt = None if lost is None else self.restore.waits_for(lost)
+        reason = event.reason or "the worker's memory was wanted for a transfer before it was copied"
+        return StateComes.FROM_HERE if attempt is None else self.restore_failed(attempt, reason)
 
     def checkpoints_found(self, event: events.CheckpointsFound) -> None:
         """What lies on this site's disk."""

@@ -125,6 +125,17 @@ def test_a_worker_that_does_not_answer_is_waited_for_as_long_as_a_site_that_does
     assert ended(bench)
 
 
+def test_what_a_worker_has_answered_while_its_daemon_stood_still_is_read_first() -> None:
+    bench, _ = released()
+    bench.alive(1.0)
+    bench.handle(events.TimerFired(), after_s=60.0)
+    assert not ended(bench), "the answer may lie unread"
+    (copy,) = of(bench.handle(events.WorkerSnapshotTaken(round=1)), SaveMemoryCheckpoint)
+    (write,) = of(bench.handle(events.MemoryCheckpointSaved(round=copy.round, reason="")), WriteCheckpoint)
+    bench.handle(events.CheckpointWritten(checkpoint=write.checkpoint, size_bytes=1, took_s=0.1))
+    assert ended(bench)
+
+
 @pytest.mark.parametrize("what", ["missed", "not copied", "not written", "died"])
 def test_what_fails_is_not_tried_again(what: str) -> None:
     bench, _ = released()
