@@ -20,6 +20,7 @@ from blake3 import blake3
 
 from chaos.errors import ChangedOutside
 from chaos.frameworks.base import Bytes, MadeItem, StateItem, fact_item, like, number_item
+from chaos.frameworks.torch_at_home import first_overwritten, slow_down
 from chaos.frameworks.torch_elsewhere import Elsewhere, check_within
 from chaos.frameworks.torch_names import is_composed
 from chaos.frameworks.torch_normal import in_normal_mode
@@ -32,9 +33,6 @@ EACH_SITES_OWN = frozenset({"foreach", "fused"})
 """Options that choose code for the same step, as a device does; all have the default in the spec."""
 TRIED_MAX = 4096
 """On so many parameters a step is tried to see what an optimizer keeps; of more, on one of each kind."""
-OVERWRITTEN = 0.1
-"""A parameter that is moved before a step, and of whose move the step leaves less, is not what the step begins with.
-One that averages parameters over steps (schedule-free) leaves half."""
 
 
 @cache
@@ -260,21 +258,17 @@ class OptimizerState:
         into the parameters between two steps is lost."""
         tried = [one for one in {id(p): p for p in self._alike.values()}.values() if one.requires_grad and one.numel()]
         with undone(self._optimizer, tried):
+            slow_down(self._optimizer)
             self._try_a_step(tried)
-            then = [p.detach().clone() for p in tried]
-            moved = [1.0 + p.detach().abs() for p in tried]
-            with torch.no_grad():
-                torch._foreach_add_(tried, moved)
-            self._try_a_step(tried)
-            for p, before, by in zip(tried, then, moved, strict=True):
-                if float((p.detach() - before).abs().double().sum()) < OVERWRITTEN * float(by.double().sum()):
-                    raise ValueError(
-                        f"{self._prefix} ({type(self._optimizer).__name__}) steps a copy of {self._names[id(p)]!r} and "
-                        "writes it over the parameter; with local steps that copy is each site's own, so what a round "
-                        "makes of the parameter would be lost at the next step: take an optimizer that steps the "
-                        "parameters themselves (in float32, with torch.autocast for fewer bits in the forward pass), "
-                        "or sync=EveryStep(), where the copies are part of the run's state"
-                    )
+            overwritten = first_overwritten(tried, self._try_a_step)
+        if overwritten is not None:
+            raise ValueError(
+                f"{self._prefix} ({type(self._optimizer).__name__}) steps a copy of {self._names[id(overwritten)]!r} "
+                "and writes it over the parameter; with local steps that copy is each site's own, so what a round "
+                "makes of the parameter would be lost at the next step: take an optimizer that steps the "
+                "parameters themselves (in float32, with torch.autocast for fewer bits in the forward pass), "
+                "or sync=EveryStep(), where the copies are part of the run's state"
+            )
 
     def _learn_numbers(self, before: Before) -> None:
         """Those that the step has put elsewhere than into the state of its parameters."""
