@@ -235,8 +235,8 @@ class TorchFramework:
             )
         self._shared_states = []  # what an optimizer keeps is each site's own
         with self._watch.update():
-            for state in self._states:
-                state.leave_to_the_site()
+            notes = [state.leave_to_the_site() for state in self._states]
+        self._watch.untold = next(filter(None, notes), "")
         live = [item for state in self._states for item in state.options()]
         live += [item for name, scheduler in self._schedulers.items() for item in scheduler_items(name, scheduler)]
         options, committed = kept_apart(live)

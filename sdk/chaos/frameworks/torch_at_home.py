@@ -3,9 +3,12 @@ its own, a copy of the parameters or slow weights, takes back what the sites hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+
+from chaos.frameworks.torch_undo import undone
 
 SLOWER = 1e-6
 """Learning rates are so much of what they are meanwhile: a decay or a moment must not pass for taking back."""
@@ -15,15 +18,74 @@ LEFT_LEAST = 0.1
 SCALES = (1.0, 2.0**-6, 2.0**-12)
 """Of moves, over the size of each number: one that stands at the bound of a narrow interval has little way to go."""
 
+STEPS = 22
+"""So many are tried after a first one, for optimizers that draw back in some steps alone, every fifth or tenth, say."""
+KEPT_LEAST = 0.75
+"""Of a move, over what the first step leaves of it; what keeps a parameter within bounds takes nothing more later."""
+
 Try = Callable[[Sequence[torch.Tensor]], None]
 """A step on gradients of zeros for these parameters."""
 
 
-def slow_down(optimizer: torch.optim.Optimizer) -> None:
+def check_at_home(
+    name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str], tried: Sequence[torch.Tensor], step: Try
+) -> str:
+    """What is to be told of an optimizer that steps at home between rounds; empty: nothing. `names`: of parameters, by
+    id. Raises ValueError for one that steps copies of its parameters, and writes those over them: what is written into
+    the parameters between two steps is lost."""
+    named = f"{name} ({type(optimizer).__name__})"
+    with undone(optimizer, tried):
+        _slow_down(optimizer)
+        step(tried)
+        overwritten = first_overwritten(tried, step)
+        drawn = None if overwritten is not None else _first_drawn_back(optimizer, tried, step)
+    if overwritten is not None:
+        raise ValueError(
+            f"{named} steps a copy of {names[id(overwritten)]!r} and writes it over the parameter; with local steps "
+            "that copy is each site's own, so what a round makes of the parameter would be lost at the next step: take "
+            "an optimizer that steps the parameters themselves (in float32, with torch.autocast for fewer bits in the "
+            "forward pass), or sync=EveryStep(), where the copies are part of the run's state"
+        )
+    if drawn is None:
+        return ""
+    return (
+        f"{named} draws {names[id(drawn)]!r} back to weights of its own (slow weights, an average), which with local "
+        "steps are each site's: so each takes back a part of what a round has made common, and the sites train apart "
+        "more than with another optimizer. sync=EveryStep() shares those weights; in place of slow weights "
+        "(Lookahead) DiLoCo(every=..., outer=OuterSGD(lr=0.5)) does the same over all sites, with the inner optimizer"
+    )
+
+
+def _slow_down(optimizer: torch.optim.Optimizer) -> None:
     """For what is only tried, and undone."""
     for group in optimizer.param_groups:
         if isinstance(group.get("lr"), int | float | torch.Tensor):
             group["lr"] = group["lr"] * SLOWER
+
+
+def _first_drawn_back(
+    optimizer: torch.optim.Optimizer, tried: Sequence[torch.Tensor], step: Try
+) -> torch.Tensor | None:
+    """The first, of the smallest of each group, of whose move some later step takes a part. Looked for twice, since the
+    first step after a move may be the one that does."""
+    there = {id(p) for p in tried}
+    groups = [[p for p in group["params"] if id(p) in there] for group in optimizer.param_groups]
+    few: list[torch.Tensor] = [min(group, key=lambda p: p.numel()) for group in groups if group]
+    with contextlib.suppress(ValueError):  # one that needs gradients for all: it is told nothing
+        for _ in range(STEPS):  # what it keeps is there, also where that comes late
+            step(few)
+        for _ in range(2):
+            with torch.no_grad():
+                before = [p.detach().clone() for p in few]
+                torch._foreach_add_(few, [1.0 + p.abs() for p in before])
+            step(few)
+            first = [_size(p.detach() - then) for p, then in zip(few, before, strict=True)]
+            for _ in range(STEPS):
+                step(few)
+            for p, then, kept in zip(few, before, first, strict=True):
+                if _size(p.detach() - then) < KEPT_LEAST * kept:
+                    return p
+    return None
 
 
 def first_overwritten(tried: Sequence[torch.Tensor], step: Try) -> torch.Tensor | None:

@@ -9,7 +9,7 @@ optimizer itself, are part of the state as well; what it keeps anywhere else is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,7 +20,7 @@ from blake3 import blake3
 
 from chaos.errors import ChangedOutside
 from chaos.frameworks.base import Bytes, MadeItem, StateItem, fact_item, like, number_item
-from chaos.frameworks.torch_at_home import first_overwritten, slow_down
+from chaos.frameworks.torch_at_home import check_at_home
 from chaos.frameworks.torch_elsewhere import Elsewhere, check_within
 from chaos.frameworks.torch_names import is_composed
 from chaos.frameworks.torch_normal import in_normal_mode
@@ -214,10 +214,12 @@ class OptimizerState:
         """The first step is about to make its own tensors."""
         self._spare.clear()
 
-    def leave_to_the_site(self) -> None:
-        """In modes with local steps: nobody is sent what it keeps. Raises ValueError where that cannot be."""
+    def leave_to_the_site(self) -> str:
+        """In modes with local steps: nobody is sent what it keeps. What is to be told of that; empty: nothing. Raises
+        ValueError where it cannot be."""
         self.forget_spare()
-        self._check_steps_parameters()
+        tried = [one for one in {id(p): p for p in self._alike.values()}.values() if one.requires_grad and one.numel()]
+        return check_at_home(self._prefix, self._optimizer, self._names, tried, self._try_a_step)
 
     # ---- learning the structure
 
@@ -253,23 +255,6 @@ class OptimizerState:
             self._learn_numbers(before)
             return [(p, dict(optimizer.state.get(p, {}))) for p in tried]
 
-    def _check_steps_parameters(self) -> None:
-        """Raises ValueError for one that steps copies of its parameters, and writes those over them: what is written
-        into the parameters between two steps is lost."""
-        tried = [one for one in {id(p): p for p in self._alike.values()}.values() if one.requires_grad and one.numel()]
-        with undone(self._optimizer, tried):
-            slow_down(self._optimizer)
-            self._try_a_step(tried)
-            overwritten = first_overwritten(tried, self._try_a_step)
-        if overwritten is not None:
-            raise ValueError(
-                f"{self._prefix} ({type(self._optimizer).__name__}) steps a copy of {self._names[id(overwritten)]!r} "
-                "and writes it over the parameter; with local steps that copy is each site's own, so what a round "
-                "makes of the parameter would be lost at the next step: take an optimizer that steps the "
-                "parameters themselves (in float32, with torch.autocast for fewer bits in the forward pass), "
-                "or sync=EveryStep(), where the copies are part of the run's state"
-            )
-
     def _learn_numbers(self, before: Before) -> None:
         """Those that the step has put elsewhere than into the state of its parameters."""
         optimizer = self._optimizer
@@ -278,7 +263,7 @@ class OptimizerState:
         now = {k: v for k, v in vars(optimizer).items() if is_plain(v)}
         self._counted.update({k: v for k, v in now.items() if before.numbers.get(k) != v or k not in before.numbers})
 
-    def _try_a_step(self, tried: list[torch.Tensor]) -> None:
+    def _try_a_step(self, tried: Sequence[torch.Tensor]) -> None:
         """On zero gradients, by the class's own step: a scheduler that wrapped the instance's, and hooks, must not see
         this one."""
         optimizer = self._optimizer

@@ -91,6 +91,8 @@ class OutsideWatch:
         ]
         self._states = [optimizer.state for optimizer in self._optimizers.values()]
         self._inside = self._closed = False
+        self.untold = ""
+        """What `register` has found out and does not refuse: told at the first step that nothing else is told of."""
         self._stepped: list[torch.optim.Optimizer] = []
         trained_here = [p for p, owners in zip(self._parameters, self._trained, strict=True) if owners and p.numel()]
         self._probed = trained_here[:: max(1, -(-len(trained_here) // PROBED_TENSORS))]
@@ -150,7 +152,10 @@ class OutsideWatch:
         self._check_places()
         self._check_kinds()
         self._check_adapters(round)
-        return self._changed(round)
+        if told := self._changed(round):
+            return told
+        told, self.untold = self.untold, ""
+        return told
 
     def _changed(self, round: int) -> str:
         versions = [parameter._version for parameter in self._parameters]
