@@ -105,12 +105,12 @@ class TorchFramework:
         self._coming: GradientsAsTheyCome | None = None
         kept = (self._parameters, models.values(), self._optimizers, self._schedulers)
         self._watch = OutsideWatch(*kept, trained, compared=self._frozen if compare_frozen else ())
+        self._watch.untold = next(filter(None, (state.untold for state in self._states)), "")
         by_optimizer = {o: [self._parameters[n] for n in trained if o in trained[n]] for o in optimizers}
         self._given = GivenGradients(by_optimizer, self._optimizers)
 
     @property
     def optimizers(self) -> Sequence[str]:
-        """Their names."""
         return tuple(self._optimizers)
 
     # ---- numbers in and out

@@ -3,9 +3,11 @@ be sent it, and nobody would be told."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 KEPT_IN_PLACE = frozenset({"param_groups", "state", "defaults"})
@@ -19,6 +21,7 @@ class Elsewhere:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._before = {path: (there, there._version) for path, there in _tensors_of(optimizer)}
+        self._numbers = dict(_numbers_of(optimizer))
         self._shown = {id(tensor) for tensor in _shown_by(optimizer)}
         """Tensors that a joiner is sent: an attribute may be a further name of one. One that the first step makes is
         not among them, since the next one might make it anew for one of the two places alone."""
@@ -49,6 +52,19 @@ class Elsewhere:
                 f"{named} keeps a tensor in its attribute {path!r}, which its step() has changed, so a joiner would "
                 f"not be sent it: {where}"
             )
+
+    def odd_numbers(self, name: str) -> str:
+        """After it, what is to be told; empty: nothing. Whether steps depend on such numbers nobody knows: an optimizer
+        may write down its losses."""
+        for path, number in _numbers_of(self._optimizer):
+            if self._numbers.get(path) != number:
+                return (
+                    f"{name} ({type(self._optimizer).__name__}) keeps a number in {path!r}, which its step() has "
+                    "changed; what lies in a list, a dict or an array of its own no joiner is sent, who begins with "
+                    "what it has: if steps depend on it, keep it among the options "
+                    "(optimizer.param_groups[0]['name']), or as a number in an attribute"
+                )
+        return ""
 
 
 def _shown_by(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
@@ -100,13 +116,22 @@ def _found_in(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
             yield from _walk(key, value, DEPTH_MAX)
 
 
+def _numbers_of(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, object]]:
+    """Those in lists, dicts and arrays that are attributes of its own; a plain one is part of the state."""
+    for path, found in _found_in(optimizer):
+        if isinstance(found, np.ndarray | np.generic):
+            yield path, found.tobytes()
+        elif isinstance(found, bool | int | float) and path not in vars(optimizer):
+            yield path, found
+
+
 def _walk(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, torch.Tensor | torch.optim.Optimizer):
+    if isinstance(value, torch.Tensor | torch.optim.Optimizer | bool | int | float | np.ndarray | np.generic):
         yield path, value
     elif depth and isinstance(value, dict):
         for key, each in value.items():
             shown = "parameter" if isinstance(key, torch.Tensor) else f"{key!r:.40}"
             yield from _walk(f"{path}[{shown}]", each, depth - 1)
-    elif depth and isinstance(value, list | tuple):
+    elif depth and isinstance(value, list | tuple | deque):
         for index, each in enumerate(value):
             yield from _walk(f"{path}[{index}]", each, depth - 1)

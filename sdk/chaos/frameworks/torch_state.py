@@ -152,6 +152,8 @@ class OptimizerState:
         """Of each group, the numbers that the first step puts among its options."""
         self._counted: dict[str, Any] = {}
         """Numbers of the optimizer itself that a step changes."""
+        self.untold = ""
+        """What is to be told of it, where its state is the run's."""
         first = self._first_states()
         check_within(prefix, optimizer)
         slots = {id(p): tuple(self._slots_of(p, state)) for p, state in first}
@@ -224,10 +226,12 @@ class OptimizerState:
     # ---- learning the structure
 
     def _first_states(self) -> list[tuple[torch.Tensor, dict[str, Any]]]:
-        """Of the parameters that a step is tried on, or of all that have been stepped already."""
+        """Of the parameters that a step is tried on; or of all that have been stepped already, where the class is one
+        of torch's, which keep nothing elsewhere."""
         state = self._optimizer.state
         trainable = [p for p in self._parameters if p.requires_grad]
-        if trainable and all(p in state and state[p] for p in trainable):
+        torchs_own = type(self._optimizer).__module__.startswith("torch.optim.")
+        if torchs_own and trainable and all(p in state and state[p] for p in trainable):
             return [(p, dict(state[p])) for p in trainable]
         stands = {id(one): one for one in self._alike.values() if one.requires_grad}
         return self._rehearse(list(stands.values()))
@@ -252,6 +256,7 @@ class OptimizerState:
             elsewhere = Elsewhere(optimizer)
             self._try_a_step(tried)
             elsewhere.check(self._prefix)
+            self.untold = elsewhere.odd_numbers(self._prefix)
             self._learn_numbers(before)
             return [(p, dict(optimizer.state.get(p, {}))) for p in tried]
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 DEPTH_MAX = 4
@@ -31,6 +33,7 @@ def undone(optimizer: torch.optim.Optimizer, tried: Sequence[torch.Tensor]) -> I
     gradients = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
     groups = [{k: kept(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     numbers = {k: v for k, v in vars(optimizer).items() if is_plain(v)}
+    lists = {k: kept(v) for k, v in vars(optimizer).items() if not is_plain(v) and is_of_numbers(v)}
     states = {p: kept(state) for p, state in optimizer.state.items()}
     random_state = torch.get_rng_state()
     try:
@@ -50,6 +53,7 @@ def undone(optimizer: torch.optim.Optimizer, tried: Sequence[torch.Tensor]) -> I
         for key in [key for key, value in own.items() if is_plain(value) and key not in numbers]:
             del own[key]
         own.update(numbers)
+        own.update({key: back() for key, back in lists.items()})
         there = {p: back() for p, back in states.items()}
         optimizer.state.clear()
         optimizer.state.update(there)
@@ -59,19 +63,35 @@ def is_plain(value: object) -> bool:
     return isinstance(value, bool | int | float)
 
 
+def is_of_numbers(value: object, depth: int = DEPTH_MAX) -> bool:
+    """A number, an array, or a list or dict of such: nothing that another object could be looked for in. An empty dict
+    may be the state of an optimizer within it."""
+    if isinstance(value, dict | list | tuple | deque):
+        parts = value.values() if isinstance(value, dict) else value
+        return (
+            depth > 0
+            and (bool(value) or not isinstance(value, dict))
+            and all(is_of_numbers(part, depth - 1) for part in parts)
+        )
+    return value is None or is_plain(value) or isinstance(value, np.ndarray | np.generic)
+
+
 def kept(value: Any, depth: int = DEPTH_MAX) -> Callable[[], Any]:
     """A function that returns `value` with what is in it now."""
     if isinstance(value, torch.Tensor):
         return _kept_tensor(value)
     if depth and isinstance(value, dict):
         return _kept_dict(value, depth)
-    if depth and isinstance(value, list | tuple):
+    if isinstance(value, np.ndarray):
+        return _kept_array(value)
+    if depth and isinstance(value, list | tuple | deque):
         parts = [kept(part, depth - 1) for part in value]
 
         def back() -> Any:
             there = [part() for part in parts]
-            if isinstance(value, list):
-                value[:] = there
+            if not isinstance(value, tuple):
+                value.clear()
+                value.extend(there)
             return value
 
         return back
@@ -91,6 +111,16 @@ def _kept_tensor(tensor: torch.Tensor) -> Callable[[], Any]:
         with torch.no_grad():
             tensor.copy_(then)
         return tensor
+
+    return back
+
+
+def _kept_array(array: np.ndarray[Any, Any]) -> Callable[[], Any]:
+    then = array.copy()
+
+    def back() -> Any:
+        array[...] = then
+        return array
 
     return back
 
