@@ -103,7 +103,7 @@ class TorchFramework:
         self.items: Sequence[StateItem] = [*self._model_items(), *self._kept_items(), *self._facts]
         self._runs: list[_Run] = []
         self._coming: GradientsAsTheyCome | None = None
-        kept = (self._parameters, models.values(), self._optimizers, self._schedulers)
+        kept = (self._parameters, models, self._optimizers, self._schedulers)
         self._watch = OutsideWatch(*kept, trained, compared=self._frozen if compare_frozen else ())
         self._watch.untold = next(filter(None, (state.untold for state in self._states)), "")
         by_optimizer = {o: [self._parameters[n] for n in trained if o in trained[n]] for o in optimizers}
@@ -236,7 +236,7 @@ class TorchFramework:
         self._shared_states = []  # what an optimizer keeps is each site's own
         with self._watch.update():
             notes = [state.leave_to_the_site() for state in self._states]
-        self._watch.untold = next(filter(None, notes), "")
+        self._watch.begin_at_home(next(filter(None, notes), ""))
         live = [item for state in self._states for item in state.options()]
         live += [item for name, scheduler in self._schedulers.items() for item in scheduler_items(name, scheduler)]
         options, committed = kept_apart(live)

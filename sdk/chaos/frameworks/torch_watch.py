@@ -22,12 +22,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from chaos.errors import ChangedOutside
-
-Place = tuple[dict[str, Any], str, object]
-"""Where a module keeps a parameter or a layer, under which key, and what is there."""
+from chaos.frameworks.torch_places import ModelPlaces
 
 PROBED_TENSORS, PROBED_NUMBERS = 4, 8
 """Of so many parameters, so many numbers are kept: who swaps weights in for an evaluation changes most of them."""
+
+SWAPS = ("eval", "train")
+"""An optimizer that has these swaps other weights in for an evaluation (schedule-free)."""
 
 UNWATCHED_OPTIONS = frozenset({"params", "param_names"})
 
@@ -61,7 +62,7 @@ class OutsideWatch:
     def __init__(
         self,
         parameters: Mapping[str, torch.Tensor],
-        models: Iterable[torch.nn.Module],
+        models: Mapping[str, torch.nn.Module],
         optimizers: Mapping[str, torch.optim.Optimizer],
         schedulers: Mapping[str, Any],
         trained: Mapping[str, tuple[str, ...]],
@@ -71,11 +72,10 @@ class OutsideWatch:
         optimizers do. `compared`: of those that are compared when a site joins, and never sent."""
         self._names = list(parameters)
         self._parameters = list(parameters.values())
-        self._models = list(models)
         self._optimizers = dict(optimizers)
         self._schedulers = dict(schedulers)
         self._ids = frozenset(map(id, self._parameters))
-        self._places, self._used = _places(self._models), self._in_models()
+        self._places = ModelPlaces(parameters, models)
         self._trained = [trained.get(name, ()) for name in self._names]
         self._compared = [(name, parameters[name]) for name in compared]
         self._moved = ""
@@ -85,12 +85,15 @@ class OutsideWatch:
         self._kinds = self._kinds_now()
         self._adapted = [
             (name, layer)
-            for model in self._models
+            for model in models.values()
             for name, layer in model.named_modules()
             if isinstance(getattr(layer, "merged_adapters", None), list)
         ]
         self._states = [optimizer.state for optimizer in self._optimizers.values()]
         self._inside = self._closed = False
+        self._at_home = False
+        self._told: set[str] = set()
+        """Which parameters were told of as changed: a script that changes them does so again and again."""
         self.untold = ""
         """What `register` has found out and does not refuse: told at the first step that nothing else is told of."""
         self._stepped: list[torch.optim.Optimizer] = []
@@ -127,6 +130,10 @@ class OutsideWatch:
         self._options = [_options(group) for _, group in self._groups()]
         self._positions = [getattr(scheduler, "last_epoch", None) for scheduler in self._schedulers.values()]
 
+    def begin_at_home(self, untold: str) -> None:
+        """Steps are made at home: what is between two rounds is this site's own, and this is to be told."""
+        self._at_home, self.untold = True, untold
+
     def untouched(self) -> bool:
         """Whether the parameters are as they should be, also past torch's counters (`.data`), as far as a few numbers
         show it. Values that were put back are."""
@@ -140,19 +147,18 @@ class OutsideWatch:
 
     def look(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         """A warning about what may differ now from the state of the end of `round`; empty: nothing was seen. It is
-        given once for each change. `optimizers`: those that this step is for; None: all; none of them: it is skipped.
-        Raises ChangedOutside for what
-        is certain to differ, with what to write instead."""
+        given once for the same parameters. `optimizers`: those that this step is for; None: all; none of them: it is
+        skipped. Raises ChangedOutside for what is certain to differ, with what to write instead."""
         self._check_compared(round)
         self._check_steps(round)
         self._check_trained(round, optimizers)
         self._check_loaded(round)  # of a checkpoint's schedule, too, which has another position then
         self._check_schedulers(round)
         self._check_options(round)
-        self._check_places()
+        added = self._places.look(round)
         self._check_kinds()
         self._check_adapters(round)
-        if told := self._changed(round):
+        if told := added or self._changed(round):
             return told
         told, self.untold = self.untold, ""
         return told
@@ -163,8 +169,25 @@ class OutsideWatch:
             return ""
         changed = [name for name, now, then in zip(self._names, versions, self._versions, strict=True) if now != then]
         self._versions = versions
+        listed = _listed(changed)
+        if listed in self._told:
+            return ""
+        self._told.add(listed)
+        if self._at_home:
+            return (
+                f"{listed} changed after round {round} outside of a step; unless the old values were put back, that "
+                "goes into what this site gives to the next round, as if its steps had made it"
+            )
+        swapping = (n for n, o in self._optimizers.items() if all(callable(getattr(o, c, None)) for c in SWAPS))
+        if name := next(swapping, ""):
+            return (
+                f"{listed} changed after round {round} outside of a round, by eval() and train() of {name}, it seems: "
+                "they put back all but the last bits, so where sites evaluate at other rounds they differ until "
+                "digests show it; say both in on_update=, in which all sites do so in the same round "
+                "(if update.round % 100 == 0: ...)"
+            )
         return (
-            f"{_listed(changed)} changed after round {round} outside of a round; unless the old values were put back, "
+            f"{listed} changed after round {round} outside of a round; unless the old values were put back, "
             "this site differs from the others until digests show it and it takes the state again: change parameters "
             "in on_update= (an EMA, a constraint), or before register()"
         )
@@ -286,36 +309,6 @@ class OutsideWatch:
     def _kinds_now(self) -> list[tuple[torch.dtype, torch.device, torch.Size]]:
         return [(parameter.dtype, parameter.device, parameter.shape) for parameter in self._parameters]
 
-    def _check_places(self) -> None:
-        """A layer in another place, or in another wrapper, is no harm as long as the model has its parameters."""
-        if all(keeper.get(key) is held for keeper, key, held in self._places):
-            return
-        gone = self._used - self._in_models()
-        for name, parameter in zip(self._names, self._parameters, strict=True):
-            if id(parameter) in gone:
-                raise ChangedOutside(
-                    f"the parameter {name!r} of the model is not the one that was registered any more, so rounds would "
-                    "train what the model does not use: replace layers, and move the model, before register()"
-                )
-        self._check_renamed()
-        self._places = _places(self._models)
-
-    def _check_renamed(self) -> None:
-        """A layer that has its parameter under another name computes with what it makes of it."""
-        names = {id(parameter): name for name, parameter in zip(self._names, self._parameters, strict=True)}
-        for keeper, key, held in self._places:
-            if key not in keeper and id(held) in names:
-                raise ChangedOutside(
-                    f"the layer of the parameter {names[id(held)]!r} does not keep it as {key!r} any more, as after "
-                    "torch.nn.utils.prune or parametrize: masks and the like that came after register() reach no "
-                    "joiner, and other sites compute something else: apply them (or take them off) before register(), "
-                    "on all sites"
-                )
-
-    def _in_models(self) -> frozenset[int]:
-        """Which of the parameters the models have now."""
-        return self._ids & {id(parameter) for model in self._models for parameter in model.parameters()}
-
     def _groups(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for name, optimizer in self._optimizers.items():
             for index, group in enumerate(optimizer.param_groups):
@@ -325,16 +318,6 @@ class OutsideWatch:
 def _is_for(owners: Sequence[str], optimizers: Sequence[str] | None) -> bool:
     """Whether a step for these optimizers (None: all) trains what these owners train."""
     return bool(owners) if optimizers is None else any(owner in optimizers for owner in owners)
-
-
-def _places(models: Iterable[torch.nn.Module]) -> list[Place]:
-    return [
-        (keeper, key, held)
-        for model in models
-        for module in model.modules()
-        for keeper in (module._parameters, module._modules)
-        for key, held in keeper.items()
-    ]
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""Where models keep their parameters and layers: whether rounds still train what the models compute with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from chaos.errors import ChangedOutside
+
+Place = tuple[dict[str, Any], str, object]
+"""Where a module keeps a parameter or a layer, under which key, and what is there."""
+
+
+class ModelPlaces:
+    """Of one registered training."""
+
+    def __init__(self, parameters: Mapping[str, torch.Tensor], models: Mapping[str, torch.nn.Module]) -> None:
+        """`parameters`: those that are registered."""
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._models = models
+        self._used = self._in_models()
+        self._added: list[tuple[str, torch.Tensor]] = []
+        """Parameters that came into the models later."""
+        self._remember()
+
+    def look(self, round: int) -> str:
+        """A warning, once, about what came into the models after `register`; empty: nothing did. Raises ChangedOutside
+        for what is trained and registered nowhere, or registered and used nowhere. A layer in another place, or in
+        another wrapper, is no harm as long as the model has its parameters."""
+        told = ""
+        if not self._as_remembered():
+            self._check_used()
+            self._check_renamed()
+            known = {id(parameter) for _, parameter in self._added}
+            self._added = list(self._unregistered())
+            if new := [name for name, parameter in self._added if id(parameter) not in known]:
+                more = f" and {len(new) - 1} more" if new[1:] else ""
+                told = (
+                    f"the parameter {new[0]!r}{more} came into the model after register(), by round {round}: no "
+                    "optimizer that is registered trains it, and no joiner is sent it; what all sites are to have is "
+                    "added before register()"
+                )
+            self._remember()
+        for name, parameter in self._added:
+            if parameter.grad is not None and parameter.requires_grad:
+                raise ChangedOutside(
+                    f"the parameter {name!r} came into the model after register(), and has a gradient at the step "
+                    f"after round {round}: no registered optimizer trains it, and no other site has it; end the "
+                    "scripts, and start a run whose model has that layer before register(), at all sites"
+                )
+        return told
+
+    def _remember(self) -> None:
+        self._keepers = [
+            keeper
+            for model in self._models.values()
+            for module in model.modules()
+            for keeper in (module._parameters, module._modules)
+        ]
+        self._places: list[Place] = [(keeper, key, held) for keeper in self._keepers for key, held in keeper.items()]
+
+    def _as_remembered(self) -> bool:
+        if sum(map(len, self._keepers)) != len(self._places):
+            return False
+        return all(keeper.get(key) is held for keeper, key, held in self._places)
+
+    def _check_used(self) -> None:
+        gone = self._used - self._in_models()
+        for number, name in self._names.items():
+            if number in gone:
+                raise ChangedOutside(
+                    f"the parameter {name!r} of the model is not the one that was registered any more, so rounds would "
+                    "train what the model does not use: replace layers, and move the model, before register()"
+                )
+
+    def _check_renamed(self) -> None:
+        """A layer that has its parameter under another name computes with what it makes of it."""
+        for keeper, key, held in self._places:
+            if key not in keeper and id(held) in self._names:
+                raise ChangedOutside(
+                    f"the layer of the parameter {self._names[id(held)]!r} does not keep it as {key!r} any more, as "
+                    "after torch.nn.utils.prune or parametrize: masks and the like that came after register() reach no "
+                    "joiner, and other sites compute something else: apply them (or take them off) before register(), "
+                    "on all sites"
+                )
+
+    def _in_models(self) -> frozenset[int]:
+        """Which of the parameters the models have now."""
+        there = (id(parameter) for model in self._models.values() for parameter in model.parameters())
+        return frozenset(self._names).intersection(there)
+
+    def _unregistered(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for prefix, model in self._models.items():
+            for name, parameter in model.named_parameters():
+                if id(parameter) not in self._names:
+                    yield f"{prefix}.{name}", parameter
