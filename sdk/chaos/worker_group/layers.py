@@ -9,7 +9,7 @@ its tensors are on `meta`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,7 @@ from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.absent import Handle, absent
 from chaos.worker_group.backward import gradients_of
 from chaos.worker_group.local_layers import LocalPhase
-
-MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
-MakeScheduler = Callable[[torch.optim.Optimizer], Any]
-"""Of a script: a learning-rate scheduler of this optimizer."""
+from chaos.worker_group.making import MakeOptimizer, MakeScheduler, scheduled
 
 
 class HeldPart(ABC):
@@ -301,6 +298,11 @@ class Layer(HeldPart):
         elif self._framework is not None:
             self._framework.optimizer_step(round)
 
+    def check_step(self) -> None:
+        """Raises ScheduleOver where its schedule ends before the next step; that of local steps looks by itself."""
+        if self.phase is None and self._framework is not None:
+            self._framework.check_step(self._framework.optimizers)
+
     @property
     def common(self) -> Sequence[StateItem]:
         return self._items if self.phase is None else self.phase.common
@@ -334,20 +336,6 @@ class Layer(HeldPart):
         for index, parameter in enumerate(self.parameters):
             dtype = parameter.dtype if index == 0 else torch.promote_types(dtype, parameter.dtype)
         return dtype
-
-
-def scheduled(optimizer: torch.optim.Optimizer, schedule: MakeScheduler | None) -> dict[str, Any]:
-    """The scheduler of an optimizer, as a training has it: by name. Raises ValueError for one of something else."""
-    if schedule is None:
-        return {}
-    made = schedule(optimizer)
-    if not callable(getattr(made, "step", None)) or getattr(made, "optimizer", None) is not optimizer:
-        raise ValueError(
-            f"scheduler= has given a {type(made).__name__} that is no scheduler of the optimizer that it was called "
-            "with; each layer has an optimizer of its own, so make one of the argument: "
-            "scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, ...)"
-        )
-    return {"scheduler": made}
 
 
 def _copy_of(items: Sequence[StateItem], size_bytes: int) -> torch.Tensor:

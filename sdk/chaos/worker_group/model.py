@@ -22,10 +22,11 @@ from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.devices import HOST, device_of
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.lanes import Lanes, assemble, group_size
-from chaos.worker_group.layers import Layer, MakeOptimizer, MakeScheduler, chain, digest_of
+from chaos.worker_group.layers import Layer, chain, digest_of
 from chaos.worker_group.layout import ModelLayout
 from chaos.worker_group.life import greeting
 from chaos.worker_group.line import ControlLine, GroupEnded
+from chaos.worker_group.making import MakeOptimizer, MakeScheduler
 from chaos.worker_group.measuring import Measured, measure
 from chaos.worker_group.others import LayersSession
 from chaos.worker_group.pieces import pieces_of
@@ -199,7 +200,7 @@ class ParallelModel:
     def step(self, batch: Batch) -> StepReport:
         """Train one global batch: returns when the update is applied, whatever died meanwhile.
 
-        Raises `WorkersEnded` if the worker group cannot go on.
+        Raises `WorkersEnded` if the worker group cannot go on, `ScheduleOver` beyond the end of a schedule.
         """
         if not isinstance(batch, Batch):
             raise ValueError(
@@ -208,6 +209,8 @@ class ParallelModel:
             )
         session = self._started(batch)
         began_s = perf_counter()
+        for layer in self.layers:
+            layer.check_step()
         try:
             applied = session.step()
         except GroupEnded as error:

@@ -127,7 +127,7 @@ class Replicated:
 
     def step(self) -> bool:
         """The gradients of the micro-batch that was dealt are there. False: this site is out of the run. Raises
-        ValueError for a loss that a GradScaler may have scaled."""
+        ValueError for a loss that a GradScaler may have scaled, ScheduleOver."""
         loader, replica = self._loader, self._replica
         if loader is None or replica is None or self._dealt is None:
             raise ValueError(
@@ -138,6 +138,8 @@ class Replicated:
             self._looked_for_scaling = True
             refuse_scaled_losses("replicate() sums gradients of losses as they are")
         self._look_for_gradients()
+        if self._whole is not None:
+            self._whole.check_step()
         if self._drawn is not None:
             self._device.draw_from(self._drawn)
         loss, self._loss, self._dealt, self._drawn = self._loss, float("nan"), None, None

@@ -120,6 +120,10 @@ class WholeModel(HeldPart):
         self.forget()
         self._framework.settle()
 
+    def check_step(self) -> None:
+        """See `Framework.check_step`, of a step of all optimizers."""
+        self._framework.check_step(self._framework.optimizers)
+
     def look(self, round: int) -> str:
         """See `Framework.changed_outside`."""
         return self._framework.changed_outside(round)

@@ -107,3 +107,52 @@ def test_a_schedule_that_fails_by_itself_is_named(sync: Any) -> None:
         put_gradient(model, 1.0)
         with pytest.raises((HalfAppliedStep, RuntimeError), match=r"'scheduler' \(LambdaLR\) failed .* IndexError"):
             coordinator.step()
+
+
+class Numbers(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return torch.full((2,), index / 32), torch.ones(1)
+
+
+def loss_of(output: Any, target: Any) -> Any:
+    return torch.nn.functional.mse_loss(output, target)
+
+
+@pytest.mark.parametrize("make", [one_cycle, warm_up_then_cycle])
+def test_replicas_are_told_before_anything_of_the_step_is_applied(make: Callable[[Any], Any]) -> None:
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        model = coordinator.replicate(torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        coordinator.register(model, optimizer, make(optimizer))
+        batches = iter(coordinator.loader(Numbers(), global_batch=8, micro_batch=4, steps=10))
+        for _ in range(8):
+            inputs, wanted = next(batches)
+            loss_of(model(inputs), wanted).backward()
+            coordinator.step()
+        before = model.weight.detach().clone()
+        inputs, wanted = next(batches)
+        loss_of(model(inputs), wanted).backward()
+        with pytest.raises(ScheduleOver, match=r"'scheduler' \(OneCycleLR\) has an end, after 4 steps"):
+            coordinator.step()
+        assert coordinator.round == 4 and torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("sync", [None, LocalSGD(every=2)], ids=["every step", "local steps"])
+def test_layers_are_told_before_anything_of_the_step_is_applied(sync: Any) -> None:
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        layers = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1))
+        model = coordinator.parallelize(layers, loss=loss_of)
+        coordinator.register(
+            model, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1), scheduler=one_cycle, sync=sync
+        )
+        batches = iter(coordinator.loader(Numbers(), global_batch=8, micro_batch=4, steps=10))
+        for _ in range(4):
+            model.step(next(batches))
+        before = [p.detach().clone() for p in layers.parameters()]
+        with pytest.raises(ScheduleOver, match=r"'scheduler' \(OneCycleLR\) has an end, after 4 steps"):
+            model.step(next(batches))
+        assert model.round == 4
+        assert all(torch.equal(now, then) for now, then in zip(layers.parameters(), before, strict=True))
