@@ -69,6 +69,8 @@ class ElasticSampler:
         draw = random.SystemRandom()
         self._token: Token = (draw.randrange(1, TOKEN_MAX), draw.randrange(1, TOKEN_MAX))
         self._round_without_data: Callable[[], bool] | None = None
+        self._began = False
+        """A loader has asked for batches."""
         self._place: int | None = None
         self._popped = 0
         self._drawn: list[int] = []
@@ -97,6 +99,7 @@ class ElasticSampler:
         something to do, or the run has let this site go. Raises ChaosError if nothing ever becomes of its batches."""
         if self._round_without_data is None:
             raise ChaosError("the sampler is not registered: coordinator.register(..., sampler=sampler) comes first")
+        self._began = True
         self._count_again(len(self._drawn) - self._settled)
         self._tell_of_a_cut()
         del self._drawn[self._settled :]  # a loader that was left has thrown its batches away
@@ -139,6 +142,11 @@ class ElasticSampler:
         self._again = 0
         on_the_way = len(self._drawn) - self._settled
         if samples > on_the_way + self._void:
+            if not self._began:
+                raise ValueError(
+                    f"step(samples={samples}), but no batch was taken from the sampler yet: the loop is over a loader "
+                    "without it; DataLoader(dataset, batch_sampler=sampler), of a dataset with an index"
+                )
             raise ValueError(
                 f"step(samples={samples}), but the sampler has handed out {on_the_way + self._void} that no step was "
                 "made for: say how many samples were in the batches since the last step"

@@ -71,3 +71,8 @@ def test_a_loader_that_takes_whole_batches_for_samples_is_told_once(
     told = capfd.readouterr().err
     assert told.count("fewer samples than their batches have") == (not halves)
     assert halves or "as batch_sampler=" in told
+
+
+def test_a_loop_over_a_loader_without_the_sampler_is_told_so(coordinator: Coordinator) -> None:
+    with pytest.raises(ValueError, match=r"no batch was taken from the sampler .*batch_sampler=sampler"):
+        coordinator.step(samples=4)
