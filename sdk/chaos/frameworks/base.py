@@ -280,10 +280,11 @@ class Framework(Protocol):
         others in their place for a while."""
         ...
 
-    def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+    def changed_outside(self, round: int, optimizers: Sequence[str] | None = None, *, leaving: bool = False) -> str:
         """A warning if something of the state of the end of `round` seems to have been changed by the script; empty:
         nothing was seen. `optimizers`: those that the step is for, as the user calls them; None: all; none of them:
-        the step is skipped. Raises ChangedOutside where it is certain."""
+        the step is skipped. `leaving`: there is no step, and the state may be the last copy: of that alone, also what
+        was told already. Raises ChangedOutside where it is certain."""
         ...
 
     def odd_gradients(self, round: int, optimizers: Sequence[str] | None = None, *, averaged: bool = True) -> str:
@@ -302,7 +303,7 @@ def changed_since(framework: Framework | None, round: int) -> str:
     try:
         if framework is None:
             return ""
-        seen = framework.changed_outside(round, ())
+        seen = framework.changed_outside(round, (), leaving=True)
         return seen or ("" if framework.untouched() else f"its parameters are not those of round {round} any more")
     except ChangedOutside as error:
         return str(error)

@@ -142,7 +142,7 @@ class NumpyFramework:
     def untouched(self) -> bool:
         return True
 
-    def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+    def changed_outside(self, round: int, optimizers: Sequence[str] | None = None, *, leaving: bool = False) -> str:
         """Nothing is averaged of an array that was put in a registered one's place, and nobody else gets it."""
         for keeper, there, registered in self._held:
             name = next((name for name, array in registered.items() if there.get(name, array) is not array), None)

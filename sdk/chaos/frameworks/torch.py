@@ -265,12 +265,12 @@ class TorchFramework:
     def untouched(self) -> bool:
         return self._watch.untouched()
 
-    def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+    def changed_outside(self, round: int, optimizers: Sequence[str] | None = None, *, leaving: bool = False) -> str:
         for buffer in self._buffers:
             buffer.check(round)
         for state in self._shared_states:
             state.check_kept(round)
-        return self._watch.look(round, optimizers and by_name(self.optimizers, optimizers))
+        return self._watch.look(round, optimizers and by_name(self.optimizers, optimizers), leaving=leaving)
 
     def odd_gradients(self, round: int, optimizers: Sequence[str] | None = None, *, averaged: bool = True) -> str:
         if averaged and not round:  # alone, too, where nothing is read

@@ -136,19 +136,21 @@ class OutsideWatch:
 
     def untouched(self) -> bool:
         """Whether the parameters are as they should be, also past torch's counters (`.data`), as far as a few numbers
-        show it. Values that were put back are."""
+        show it. Values that were put back are. With local steps the state is the common one, whatever lies in the
+        parameters."""
         alike = zip(self._probed, self._probes, strict=True)
-        return all(torch.equal(_first_numbers(parameter), then) for parameter, then in alike)
+        return self._at_home or all(torch.equal(_first_numbers(parameter), then) for parameter, then in alike)
 
     def close(self) -> None:
         """Look no more. Safe to call twice."""
         self._closed = True
         _watches(None)
 
-    def look(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+    def look(self, round: int, optimizers: Sequence[str] | None = None, *, leaving: bool = False) -> str:
         """A warning about what may differ now from the state of the end of `round`; empty: nothing was seen. It is
         given once for the same parameters. `optimizers`: those that this step is for; None: all; none of them: it is
-        skipped. Raises ChangedOutside for what is certain to differ, with what to write instead."""
+        skipped. `leaving`: see `Framework.changed_outside`. Raises ChangedOutside for what is certain to differ,
+        with what to write instead."""
         self._check_compared(round)
         self._check_steps(round)
         self._check_trained(round, optimizers)
@@ -158,19 +160,21 @@ class OutsideWatch:
         added = self._places.look(round)
         self._check_kinds()
         self._check_adapters(round)
+        if leaving:  # with local steps the state is the common one
+            return "" if self._at_home else self._changed(round, again=True)
         if told := added or self._changed(round):
             return told
         told, self.untold = self.untold, ""
         return told
 
-    def _changed(self, round: int) -> str:
+    def _changed(self, round: int, *, again: bool = False) -> str:
         versions = [parameter._version for parameter in self._parameters]
         if versions == self._versions:
             return ""
         changed = [name for name, now, then in zip(self._names, versions, self._versions, strict=True) if now != then]
         self._versions = versions
         listed = _listed(changed)
-        if listed in self._told:
+        if listed in self._told and not again:
             return ""
         self._told.add(listed)
         if self._at_home:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.unit.sdk.fake_daemon import FakeDaemon
 from torch import nn
 
 from chaos import ChangedOutside, Coordinator, DiLoCo, EveryStep, LocalSGD
+from chaos_protocols.wire.worker import (
+    Dismissed,
+    RoundContributed,
+    SnapshotMissed,
+    SnapshotTaken,
+    TakeSnapshot,
+    WorkerLeaveRequest,
+)
 
 MODES = {
     "every step": EveryStep(),
@@ -145,3 +155,56 @@ def test_other_parameters_that_are_changed_later_are_told_too(capfd: pytest.Capt
             step(coordinator, model, sync)
     told = capfd.readouterr().err
     assert told.count("'model.0.bias' was changed") == told.count("'model.1.bias' was changed") == 1
+
+
+def of_a_leaver(socket_file: Path, sync: Any, change: Callable[[Any], None], kept: bool) -> None:
+    """A round, the change, and what the script answers when it is asked for the last copy of the state."""
+
+    def script(daemon: FakeDaemon) -> None:
+        daemon.founder()
+        for round in (1, 2):
+            daemon.expect(RoundContributed)
+            daemon.apply(round)
+        daemon.expect(WorkerLeaveRequest)
+        daemon.send(TakeSnapshot(round=2, alone=True))
+        daemon.expect(SnapshotTaken if kept else SnapshotMissed)
+        daemon.send(Dismissed(last_round=2, graceful=True, reason="left the run"))
+
+    with FakeDaemon(socket_file, script):
+        model = nn.Linear(3, 2)
+        with Coordinator(socket=socket_file, handle_signals=False) as coordinator:
+            coordinator.register(model, CountsInAList(model.parameters(), lr=0.1), sync=sync)
+            for _ in range(2):
+                change(model)
+                step(coordinator, model, sync)
+            change(model)
+
+
+class CountsInAList(torch.optim.SGD):
+    """Of which something is told at its first step."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.counts = [*getattr(self, "counts", []), 1]
+        super().step()
+
+
+def doubled(model: Any) -> None:
+    """A number that is not among those of which copies are kept."""
+    with torch.no_grad():
+        model.weight[1].mul_(2.0)
+
+
+@pytest.mark.parametrize(
+    ("sync", "change", "kept"),
+    [
+        (EveryStep(), doubled, False),
+        (LocalSGD(every=1), doubled, True),
+        (EveryStep(), lambda model: model.register_module("more", nn.Linear(1, 1)), True),
+    ],
+    ids=["every step", "local steps", "a layer more"],
+)
+def test_a_leaver_gives_the_last_copy_of_the_state_where_it_has_it_whatever_it_was_told_before(
+    sync: Any, change: Callable[[Any], None], kept: bool, socket_file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    of_a_leaver(socket_file, sync, change, kept)
+    assert ("no copy of this state is kept: " in capfd.readouterr().err) is not kept
