@@ -238,13 +238,7 @@ class OutsideWatch:
                 thawed.append(name)
             elif then and not now and _is_for(owners, optimizers):
                 frozen.append(name)
-        for names, what in ((thawed, "frozen when it was registered and wants"), (frozen, "trained and wants no")):
-            if names:
-                raise ChangedOutside(
-                    f"{_listed(names)} {what} gradients after round {round}: what is trained must stay as registered, "
-                    "and be the same on all sites (requires_grad_); end the scripts, and start a run that trains the "
-                    "new set"
-                )
+        refuse_another_set(thawed, frozen, round)
 
     def _check_compared(self, round: int) -> None:
         """An average of the weights over the rounds, say: a joiner would begin it anew."""
@@ -317,6 +311,17 @@ class OutsideWatch:
         for name, optimizer in self._optimizers.items():
             for index, group in enumerate(optimizer.param_groups):
                 yield f"{name}.group{index}", group
+
+
+def refuse_another_set(thawed: Sequence[str], frozen: Sequence[str], round: int) -> None:
+    """Raises ChangedOutside where parameters are trained that were not, or are no more."""
+    for names, what in ((thawed, "frozen when it was registered and wants"), (frozen, "trained and wants no")):
+        if names:
+            raise ChangedOutside(
+                f"{_listed(names)} {what} gradients after round {round}: what is trained must stay as registered, "
+                "and be the same on all sites (requires_grad_); end the scripts, and start a run that trains the "
+                "new set"
+            )
 
 
 def _is_for(owners: Sequence[str], optimizers: Sequence[str] | None) -> bool:

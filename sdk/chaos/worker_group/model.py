@@ -33,6 +33,7 @@ from chaos.worker_group.pieces import pieces_of
 from chaos.worker_group.refused import check_dense, check_loss, check_modules
 from chaos.worker_group.session import Applied, ChainTraining, GroupSession, TrainsAlone, TrainsWithOthers
 from chaos.worker_group.together import TrainsTogether
+from chaos.worker_group.trained import TrainedSet
 from chaos.worker_group.vectors import LayerVectors, LocalVectors, Vectors
 from chaos_protocols.worker_group.messages import GroupHello, LayerReport
 
@@ -94,6 +95,7 @@ class ParallelModel:
         self._mode: DiLoCo | None = None
         self._clip_norm: float | None = None
         self._loader: Loader | None = None
+        self._trained: TrainedSet | None = None
         self._session: GroupSession | None = None
         self._measured: Measured | None = None
         self._vectors: Vectors | None = None
@@ -132,6 +134,7 @@ class ParallelModel:
         self._make, self._schedule, self._clip_norm, self._mode = optimizer, scheduler, clip_norm, mode
         for layer in self.layers:
             layer.train_with(optimizer, scheduler, mode)
+        self._trained = TrainedSet(self.module, self.layers)
 
     def _assembled(self, shard: Callable[[torch.nn.Module, Any], Any] | None) -> Lanes | None:
         """The device group that is this worker, with its layers cut; None where the worker is one process."""
@@ -200,7 +203,8 @@ class ParallelModel:
     def step(self, batch: Batch) -> StepReport:
         """Train one global batch: returns when the update is applied, whatever died meanwhile.
 
-        Raises `WorkersEnded` if the worker group cannot go on, `ScheduleOver` beyond the end of a schedule.
+        Raises `WorkersEnded` if the worker group cannot go on, `ScheduleOver` beyond the end of a schedule, and
+        `ChangedOutside` where other parameters are trained than were registered.
         """
         if not isinstance(batch, Batch):
             raise ValueError(
@@ -209,6 +213,8 @@ class ParallelModel:
             )
         session = self._started(batch)
         began_s = perf_counter()
+        assert self._trained is not None
+        self._trained.check(self.round)
         for layer in self.layers:
             layer.check_step()
         try:

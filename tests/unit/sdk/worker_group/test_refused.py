@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.integration.site_training import CLASSES, Points, make_model, make_optimizer
 
-from chaos import Coordinator
+from chaos import ChangedOutside, Coordinator
 
 LOSS = torch.nn.functional.cross_entropy
 
@@ -169,3 +169,41 @@ def test_a_model_of_which_nothing_is_trained_is_refused() -> None:
         model = coordinator.parallelize(module, loss=LOSS)
         with pytest.raises(ValueError, match=r"no parameter of the model is trained.*requires_grad_\(True\)"):
             coordinator.register(model=model, optimizer=make_optimizer)
+
+
+@pytest.mark.parametrize(
+    ("part", "wants", "text"),
+    [
+        ("2.linear.bias", False, r"'2\.linear\.bias' was trained and wants no gradients after round 1"),
+        ("2", False, r"'2\.linear\.weight' and 1 more were trained and wants no"),
+        ("0", True, r"'0\.weight' and 1 more were frozen when it was registered and wants gradients"),
+    ],
+    ids=("parameter", "layer", "thawed"),
+)
+def test_another_trained_set_than_was_registered_is_told_at_the_next_step(part: str, wants: bool, text: str) -> None:
+    """The frozen bias went on moving by its momentum, and the thawed layer was never trained."""
+    module = make_model()
+    module[0].requires_grad_(False)
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(module, loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        batches = iter(coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=4))
+        model.step(next(batches))
+        changed: Any = module.get_parameter(part) if part.count(".") else module.get_submodule(part)
+        changed.requires_grad_(wants)
+        before = {name: each.clone() for name, each in module.state_dict().items()}
+        with pytest.raises(ChangedOutside, match=text):
+            model.step(next(batches))
+        assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
+
+
+def test_a_layer_may_be_frozen_between_two_steps() -> None:
+    module = make_model()
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(module, loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        for batch in coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=2):
+            model.step(batch)
+            module.requires_grad_(False)
+            module(torch.ones(1, 8))
+            module.requires_grad_(True)
