@@ -29,6 +29,9 @@ STILL_MAX = 5
 STRIDE_MIN = 3
 """Numbers in the same distance from each other that are worth a range; two are named."""
 
+OLD_AFTER_S = 10.0
+"""A board is written once a second."""
+
 WELL = frozenset({TRAINS, WAITS})
 
 
@@ -63,6 +66,17 @@ def counted(view: GroupView) -> str:
     found = Counter(one.state for one in view.workers)
     states = ", ".join(f"{state} {count}" for state, count in found.most_common())
     return f"{len(view.workers)} worker{'s' * (len(view.workers) != 1)}: {states or 'none has been started yet'}"
+
+
+def old(view: GroupView, now: float) -> str:
+    """That it is not of now; empty: it is. `now`: seconds since 1970."""
+    ago_s = now - view.written
+    if ago_s < OLD_AFTER_S:
+        return ""
+    return (
+        f"as it was {ago_s:.0f} s ago: since then `chaosd run` has written nothing for this command, since the disk of "
+        "its temporary files is full, or it stands still"
+    )
 
 
 def lost(view: GroupView, now: float) -> str:

@@ -268,14 +268,13 @@ def _rendered(view: GroupView, *, each: bool) -> RenderableType:
     from rich.text import Text
 
     from chaosd.cli.render import logged_text
-    from chaosd.cli.worker_rows import counted, lost, rows_of, still, uneven
+    from chaosd.cli.worker_rows import counted, lost, old, rows_of, still, uneven
 
     now = time.time()
     run = f"; in its run: {view.run}" if view.run else ""
     which = f"{view.command} (controller {view.pid}{_where(view)})"
     lines = [f"{which}: {view.phase}, step {view.step}, plan {view.generation}{run}"]
-    if view.shape:
-        lines.append(view.shape)
+    lines += [line for line in (old(view, now), view.shape) if line]
     if view.measured_step_s:
         off = view.expected_step_s / view.measured_step_s - 1
         lines.append(

@@ -205,11 +205,7 @@ def boards() -> Iterator[GroupView]:
 def groups() -> Iterator[tuple[Path, GroupView]]:
     """The same, each with its folder."""
     found = []
-    try:
-        place = Path(tempfile.gettempdir())
-    except FileNotFoundError:
-        return
-    for path in place.glob(f"{FOLDER_PREFIX}*/{BOARD_NAME}"):
+    for path in (path for place in _places() for path in place.glob(f"{FOLDER_PREFIX}*/{BOARD_NAME}")):
         with suppress(OSError, msgspec.DecodeError):
             owners = {path.lstat().st_uid, path.parent.lstat().st_uid}
             if owners != {os.getuid()} or path.lstat().st_size > BOARD_BYTES_MAX:
@@ -218,3 +214,13 @@ def groups() -> Iterator[tuple[Path, GroupView]]:
             os.kill(view.pid, 0)  # raises if that process is gone
             found.append((path.parent.stat().st_ctime, path.parent, view))
     yield from ((folder, view) for _, folder, view in sorted(found, key=lambda each: each[0]))
+
+
+def _places() -> list[Path]:
+    """Where a controller may have its folder: in the folder for temporary files, as it is named; and in the one that is
+    taken now, since the library passes by those that are full."""
+    named = next((os.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)), None)
+    found = ["/tmp", "/var/tmp", "/usr/tmp"] if named is None else [named]  # noqa: S108 - what is there is looked at
+    with suppress(FileNotFoundError):
+        found.append(tempfile.gettempdir())
+    return list({os.path.realpath(one): Path(one) for one in reversed(found)}.values())

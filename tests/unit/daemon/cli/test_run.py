@@ -95,8 +95,9 @@ def test_another_system_is_told_what_still_works(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("folder", "text"), [("x" * 90, "too long for sockets"), ("", "or set TMPDIR to a folder")])
 def test_a_folder_for_temporary_files_that_will_not_do_is_named(
-    monkeypatch: pytest.MonkeyPatch, folder: str, text: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, text: str
 ) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{folder}" if folder else None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
     found = CliRunner().invoke(app, ["run", "x"])

@@ -25,6 +25,7 @@ from chaosd.worker_group.history import GroupHistory
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     found = tmp_path / f"{FOLDER_PREFIX}abc"
     found.mkdir()
@@ -100,6 +101,22 @@ def test_a_folder_that_was_removed_keeps_nobody_from_training(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert written(folder).folder == ""
+
+
+def test_workers_are_shown_where_their_disk_has_become_full(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`chaosd workers` said that none was running, since another folder is taken for temporary files then."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "other"))
+    view = written(folder)
+    assert "as it was" not in CliRunner().invoke(app, ["workers"]).output
+    (folder / BOARD_NAME).write_bytes(msgspec.json.encode(msgspec.structs.replace(view, written=view.written - 60)))
+    shown = " ".join(CliRunner().invoke(app, ["workers"]).output.split())
+    assert re.search(r"as it was 6\d s ago: since then `chaosd run` has written nothing", shown)
+    monkeypatch.delenv("TMPDIR")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert "python train.py" in CliRunner().invoke(app, ["workers"]).output
 
 
 def test_who_stands_still_and_who_was_lost_is_said(folder: Path) -> None:

@@ -26,6 +26,7 @@ from chaosd.worker_group.history import GroupHistory
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     return group(tmp_path, "abc")
 
