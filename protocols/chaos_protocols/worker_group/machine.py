@@ -45,18 +45,17 @@ class WorkerGroupMachine(ToBeDone):
         self._ending = Ending(self, self._crew, self._steps)
         self.generation = 0
         """Of the plan that was ordered last."""
-        self.plan: Plan | None = None
-        """That one; None: none was yet."""
+        self.plan: Plan | None = None  # that one; None: none was yet
         self._ordered: frozenset[int] = frozenset()
         """Its workers, those without layers too."""
         self._ready: set[int] = set()
         """Those that have built their groups, and have their layers."""
-        self._asked = 0
-        """Questions to the planner; it answers with their number."""
+        self._asked = 0  # questions to the planner; it answers with their number
         self._stopping: Stopping | None = None
         """The end of a generation, while it is under way."""
         self._broken = 0
         """Generations in a row that ended without a step and without a death."""
+        self._peer_lost_last = ""  # what was said of it last, and by whom
         self.member: RunMember | None = None
         """Of a run of institutions, if the script wants that."""
 
@@ -359,6 +358,7 @@ class WorkerGroupMachine(ToBeDone):
         """A hint: if nobody is found dead soon, the generation is broken all the same."""
         if self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
             self.note("peer-lost", text, worker=worker)
+            self._peer_lost_last = f"worker {worker}: {text}"
             self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=self._settings.failure_timeout_s))
 
     def _fired(self, timer: ev.GroupTimer) -> None:
@@ -376,7 +376,8 @@ class WorkerGroupMachine(ToBeDone):
                 return
             self._broken += 1
             if self._broken > BROKEN_MAX:
-                self.end(f"groups between live workers failed {self._broken} times in a row without a step done")
+                found = f"groups between live workers failed {self._broken} times in a row without a step done"
+                self.end(f"{found}; the last words of {self._peer_lost_last}")
                 return
             self._change(GroupChange.BROKEN)
             self._stop_all("a group failed and nobody has died")

@@ -1,7 +1,9 @@
-"""What the system refuses a worker, threads or memory, told with what to do about it."""
+"""What the system refuses a worker, threads, memory or open files, told with what to do about it."""
 
 from __future__ import annotations
 
+import errno
+import resource
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +17,16 @@ LESS_MEMORY = (
     "too little memory for this worker: a smaller micro_batch, more stages (--pp) or fewer workers on this machine "
     "(--nproc) need less; `ulimit -v` and a container's limit can be raised"
 )
+
+FEWER_FILES = (
+    "this worker has as many files and sockets open as it may, {allowed}, and needs some to reach the others: close "
+    "what the script opens in each step (files, DataLoaders that are made anew), or raise the limit (`ulimit -n`)"
+)
+
+
+def lacks_files(error: BaseException) -> bool:
+    """Whether nothing more can be opened."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def begin(work: Callable[..., None], name: str, *given: Any) -> threading.Thread:
@@ -37,4 +49,6 @@ def told(error: BaseException) -> str:
     text = f"{kind}: {error}" if str(error) else kind
     if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
         return f"{text[:3000]}; {LESS_MEMORY}"
+    if lacks_files(error):
+        return f"{text[:3000]}; {FEWER_FILES.format(allowed=resource.getrlimit(resource.RLIMIT_NOFILE)[0])}"
     return text[:4000]

@@ -206,7 +206,7 @@ def test_a_failed_group_without_a_death_is_built_anew_but_not_for_ever() -> None
             bench.stopped(worker, 0)
         bench.plan()
         bench.ready()
-    assert "failed 6 times in a row" in ended(bench)
+    assert "failed 6 times in a row without a step done; the last words of worker 0: reset" in ended(bench)
 
 
 def test_a_spare_that_the_plan_does_not_need_is_left_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import socket
 import struct
@@ -303,6 +304,18 @@ def test_a_stop_frees_who_builds_a_group_with_somebody_who_never_comes() -> None
 
     built_, _ = together(lambda: groups.build([(0, 1)]), stop)
     assert isinstance(built_, GenerationEnded)
+
+
+def test_who_may_open_no_further_socket_says_so_and_is_no_failure_of_its_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same generation was begun anew six times, and then the training ended without a word of the cause."""
+
+    def refused(*_: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    groups = kept(Groups(Thread(0, Desk()), 1))  # type: ignore[arg-type]
+    monkeypatch.setattr(socket, "socket", refused)
+    with pytest.raises(OSError, match="Too many open files"):
+        groups.build([(0, 1)])
 
 
 def test_connections_of_the_script_are_left_alone() -> None:

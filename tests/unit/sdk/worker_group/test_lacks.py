@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 
 import pytest
@@ -33,3 +34,9 @@ def test_an_error_of_too_little_memory_is_told_with_what_needs_less() -> None:
     assert told(MemoryError()).startswith("MemoryError; too little memory")
     assert told(torch.OutOfMemoryError("CUDA out of memory. Tried")).count("too little memory") == 1
     assert told(KeyError("x")) == "KeyError: 'x'" and told(SystemExit(3)) == "SystemExit: 3"
+
+
+def test_an_error_of_too_many_open_files_is_told_with_how_many_there_may_be() -> None:
+    said = told(OSError(errno.EMFILE, "Too many open files", "log"))
+    assert said.startswith("OSError: [Errno 24] Too many open files: 'log'; this worker has as many files")
+    assert "raise the limit (`ulimit -n`)" in said and "open as it may, " in said
