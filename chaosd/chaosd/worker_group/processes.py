@@ -23,6 +23,7 @@ from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, read_slot
 from chaosd.os_errors import explain
 from chaosd.worker_group.devices import Placement
 from chaosd.worker_group.guard import Guard
+from chaosd.worker_group.out_of_memory import kills
 
 LOOKED_AT_MAX = 256
 """Workers, in one look at who is dying: of more, each has its turn (a look takes some 3 us a worker)."""
@@ -42,6 +43,12 @@ OWN_SIGNALS = frozenset(
     {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
 )
 """A process brings them upon itself; others come from somebody else."""
+
+
+FOR_MEMORY = (
+    "the system has killed a process for want of memory since the training began (`dmesg` names it): a smaller "
+    "micro_batch, more stages (--pp) or fewer workers on this machine (--nproc) need less"
+)
 
 
 class Process(Protocol):
@@ -118,6 +125,8 @@ class WorkerProcesses:
         """Of a device group that is not whole any more: which of its processes ended first, and with which code."""
         self._statms: dict[tuple[int, int], int] = {}
         """Of the running processes that were not seen dying."""
+        self._explained_kills = kills()
+        """For want of memory: those before the training, and those that were told with a worker's end."""
         self._failed_after: str | None = None
         """How the first script ended that failed while `run_on` waited for it; None: nobody waits for that."""
         self._patience: asyncio.Timeout | None = None
@@ -296,7 +305,14 @@ class WorkerProcesses:
         first = self._first.setdefault(worker, (lane, code))
         killed = first[1] < 0 and -first[1] not in OWN_SIGNALS
         after = "" if first == (lane, code) or not code else f", after {_lane_text(*first)}"
-        self._ended(worker, _lane_text(lane, code) + after, killed)
+        self._ended(worker, _lane_text(lane, code) + after + self._for_memory(first[1]), killed)
+
+    def _for_memory(self, code: int) -> str:
+        """What the system's count of its own kills adds to the end of a process; SIGKILL itself says nothing of why."""
+        if code != -signal.SIGKILL or kills() <= self._explained_kills:
+            return ""
+        self._explained_kills += 1
+        return f"; {FOR_MEMORY}"
 
     def _note(self, worker: int, lane: int, group: int) -> None:
         """For the guard: the process group of this process, or 0."""

@@ -8,11 +8,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chaosd.worker_group import processes
+from chaosd.worker_group import out_of_memory, processes
 from chaosd.worker_group.processes import Launch, WorkerProcesses
 
 
@@ -191,3 +192,37 @@ def test_a_process_that_cannot_be_started_is_told_as_one_that_has_ended_and_leav
     assert (worker, killed) == (4, False)
     assert "could not be started: Resource temporarily unavailable" in how and "ulimit -u" in how
     assert all(process.poll() is not None for process in launched)
+
+
+def test_a_kill_is_told_with_a_want_of_memory_if_the_system_has_counted_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`its process was ended by SIGKILL` was all that an operator heard."""
+    counts = tmp_path / "vmstat"
+    monkeypatch.setattr(out_of_memory, "COUNTS", counts)
+    assert out_of_memory.kills() == 0, "there is no such file"
+    counts.write_text("pgfault 7\noom_kill 3\n", encoding="ascii")
+    reasons: list[str] = []
+
+    async def run() -> None:
+        memory = os.memfd_create("nothing")
+        told = asyncio.Event()
+
+        def ended(worker: int, reason: str, killed: bool) -> None:
+            reasons.append(reason)
+            told.set()
+
+        group = WorkerProcesses(["sleep", "infinity"], {}, ended, memory, _sleeps)
+        for worker, count in enumerate((3, 4, 4)):
+            counts.write_text(f"oom_kill {count}\n", encoding="ascii")
+            told.clear()
+            group.start(worker)
+            group.kill(worker)
+            await told.wait()
+        await group.finish(0.0)
+        group.close()
+        os.close(memory)
+
+    asyncio.run(run())
+    plain = "its process was ended by SIGKILL"
+    assert reasons == [plain, f"{plain}; {processes.FOR_MEMORY}", plain]
