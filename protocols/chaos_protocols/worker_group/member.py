@@ -169,7 +169,7 @@ class RunMember:
                 self._sites = 2  # it lies where it came from
                 self._group.took_state(self._rounds.begin(round))
                 self._change(MemberChange.LOADED)
-                self._group.note("state-loaded", f"the state of round {round} came from other sites", step=round)
+                self._group.note("state-loaded", f"the whole state is that of round {round}", step=round)
                 self._tell(wire.StateLoaded(round=round))
             case wire.ApplyResult():
                 norm = math.sqrt(sum(self._squares[layer] for layer in range(self._all_layers)))
