@@ -154,7 +154,7 @@ class Layer(HeldPart):
         self._optimizer: torch.optim.Optimizer | None = None
         self.phase: LocalPhase | None = None  # of a mode with local steps
         self._framework: TorchFramework | None = None
-        self.own = list(module.parameters())  # trained or not
+        self._all = list(module.parameters())
         self.adds = True  # its backward pass can add to gradients that are there, and be one with its neighbours'
         self._plain: list[TensorItem] = []
         self.stepped: list[torch.nn.Parameter] = []
@@ -172,7 +172,7 @@ class Layer(HeldPart):
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        return [p for p in self.own if p.requires_grad]
+        return [p for p in self._all if p.requires_grad]
 
     def train_with(
         self, make: MakeOptimizer, schedule: MakeScheduler | None = None, mode: DiLoCo | None = None
@@ -180,7 +180,7 @@ class Layer(HeldPart):
         """Give it its optimizer, and that its scheduler, which steps with each update. Raises ValueError on what cannot
         be moved (chaos.frameworks.torch), and on a scheduler of something else."""
         self._make, self._schedule, self._mode = make, schedule, mode
-        self.own, self.phase = list(self.module.parameters()), None
+        self._all, self.phase = list(self.module.parameters()), None
         tensors = [*self.module.named_parameters(), *filter(self._persistent, self.module.named_buffers())]
         plain = self._plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
         if not self.keeps:
@@ -259,7 +259,7 @@ class Layer(HeldPart):
             self._framework = self.phase = None
             self._optimizer, self._items, self._plain, self.stepped = None, (), [], []
             self.module.to("meta")
-            self.own = list(self.module.parameters())
+            self._all = list(self.module.parameters())
             self._absent = absent(self._script_has, self.name)
 
     def revive(self) -> None:

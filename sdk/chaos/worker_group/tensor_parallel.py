@@ -82,7 +82,7 @@ class TensorParallelLayer(ShardedLayer):
         names = [name for name, _ in self.module.named_parameters()]
         alike = [
             (f"the parameter {name!r}", gradient)
-            for name, piece, gradient in zip(names, self.own, self._by_piece(found), strict=True)
+            for name, piece, gradient in zip(names, self._all, self._by_piece(found), strict=True)
             if gradient is not None and not _is_cut(self._cut[piece])
         ]
         for what, gradient in ([] if into is None else [("what enters it", into)]) + alike:
@@ -98,7 +98,7 @@ class TensorParallelLayer(ShardedLayer):
     def _by_piece(self, found: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Of all parameters, None for those that are not trained."""
         trained = dict(zip(self.parameters, found, strict=True))
-        return [trained.get(piece) for piece in self.own]
+        return [trained.get(piece) for piece in self._all]
 
 
 def _is_cut(parameter: torch.Tensor) -> bool:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from chaos.frameworks.torch_watch import refuse_another_set
-from chaos.worker_group.layers import Layer
 
 
 class TrainedSet:
-    """As it is when this is made. Every worker has all layers here, those too that others hold: a set that one worker
-    alone has changed is seen there, and not first by whoever gets the layer."""
+    """As the script's model has it when this is made. That has the parameters of layers, too, which others hold: a set
+    that one worker alone has changed is seen there, and not first by whoever gets the layer."""
 
-    def __init__(self, module: torch.nn.Module, layers: Sequence[Layer]) -> None:
-        named = {id(parameter): name for name, parameter in module.named_parameters()}
-        self._layers = layers
-        self._names = [named.get(id(each), layer.name) for layer in layers for each in layer.own]
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
         self._wanted = self._now()
 
     def check(self, round: int) -> None:
@@ -26,9 +21,9 @@ class TrainedSet:
         now = self._now()
         if now == self._wanted:
             return
-        of_all = list(zip(self._names, now, self._wanted, strict=True))
-        thawed = [name for name, wants, wanted in of_all if wants and not wanted]
-        refuse_another_set(thawed, [name for name, wants, wanted in of_all if wanted and not wants], round)
+        thawed = [name for name, wants in now.items() if wants and not self._wanted.get(name, True)]
+        frozen = [name for name, wants in now.items() if self._wanted.get(name, False) and not wants]
+        refuse_another_set(thawed, frozen, round)
 
-    def _now(self) -> list[bool]:
-        return [each.requires_grad for layer in self._layers for each in layer.own]
+    def _now(self) -> dict[str, bool]:
+        return {name: parameter.requires_grad for name, parameter in self._module.named_parameters()}

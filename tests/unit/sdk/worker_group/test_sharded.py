@@ -12,10 +12,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-from chaos import Coordinator
+from chaos import ChangedOutside, Coordinator
 from chaos.worker_group.cutting import shard_layers
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.sharded import ShardedLayer
+from chaos.worker_group.trained import TrainedSet
 
 
 class Block(torch.nn.Module):
@@ -168,3 +169,14 @@ def test_a_worker_of_one_process_shards_nothing() -> None:
             torch.nn.Sequential(torch.nn.Linear(2, 2)), loss=torch.nn.functional.mse_loss, device_group=shard
         )
         assert [type(layer) for layer in model.layers] == [Layer]
+
+
+def test_a_parameter_that_the_script_freezes_is_seen_where_the_script_has_it(mesh: DeviceMesh) -> None:
+    """What is updated are pieces of it, parameters of their own."""
+    _, sharded = made(mesh)
+    found = TrainedSet(sharded.whole)
+    found.check(0)
+    sharded.whole.get_parameter("inner.0.bias").requires_grad_(False)
+    assert all(piece.requires_grad for piece in sharded.module.parameters())
+    with pytest.raises(ChangedOutside, match=r"'inner\.0\.bias' was trained and wants no gradients after round 1"):
+        found.check(1)
