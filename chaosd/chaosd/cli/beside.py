@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.cli.options import fail, say
+from chaosd.script_command import python_command
 
 if TYPE_CHECKING:
     from chaosd.config.model import SiteConfig
@@ -42,15 +43,18 @@ EXIT_NOT_FOUND = 127
 
 
 def demand_there(command: list[str]) -> list[str]:
-    """The same; ends `chaosd up` where program or script is not there, as far as that shows before anything is made."""
+    """The command to be run for it; ends `chaosd up` where program or script is not there, as far as that shows before
+    anything is made."""
     if not command:
         return command
+    command = python_command(command)
     if shutil.which(command[0]) is None:
         problem = f"there is no program {command[0]!r} to run beside the daemon, or it may not be run"
         fail(f"{problem}: nothing was started", EXIT_NOT_FOUND)
-    interpreted = Path(command[0]).name.startswith("python") and len(command) > 1 and command[1].endswith(".py")
-    if interpreted and not Path(command[1]).is_file():
-        fail(f"there is no script {command[1]!r} in {Path.cwd()}: nothing was started", EXIT_NOT_FOUND)
+    script = next((word for word in command[1:] if not word.startswith("-")), "")
+    interpreted = Path(command[0]).name.startswith("python") and script.endswith(".py")
+    if interpreted and not Path(script).is_file():
+        fail(f"there is no script {script!r} in {Path.cwd()}: nothing was started", EXIT_NOT_FOUND)
     return command
 
 

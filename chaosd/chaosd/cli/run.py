@@ -206,10 +206,10 @@ async def _run(
     """Why it could not go on, or empty; how a script failed after it, or empty; which signal asked it to end."""
     from chaos_planner.pipelines.plans.layout import Policy
     from chaosd.cli.events_file import EventsFile, UnusableEvents
+    from chaosd.script_command import python_command
     from chaosd.worker_group.controller import Controller
     from chaosd.worker_group.history import Happened
     from chaosd.worker_group.planning import SitePlanner
-    from chaosd.worker_group.processes import python_command
     from chaosd.worker_group.timed_steps import TimedSteps
     from chaosd.worker_group.timeline_file import TimelineFile
 

@@ -373,8 +373,3 @@ def _lane_text(lane: int, code: int) -> str:
 
 
 ENDED_WELL = _text(0)
-
-
-def python_command(script: Sequence[str]) -> list[str]:
-    """A script is run by this interpreter; anything else as it is."""
-    return [sys.executable, "-u", *script] if script and script[0].endswith(".py") else list(script)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from chaos.paths import socket_path
 from chaos_lab.children import free_port
 from chaosd.addresses import split_address
 from chaosd.cli.app import app
+from chaosd.cli.beside import demand_there
 from chaosd.config import contexts
 from chaosd.config.contexts import SITES_REMEMBERED_MAX, choose, remember, remembered
 from chaosd.config.making import listen_at
@@ -300,11 +302,19 @@ def test_every_new_command_explains_itself() -> None:
         assert "$ chaosd" in run(*words, "--help").output
 
 
+def test_a_script_is_run_by_the_interpreter_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert demand_there(["train.py", "1"]) == [sys.executable, "-u", "train.py", "1"]
+    assert demand_there(["python3", "train.py", "1"]) == ["python3", "train.py", "1"]
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
     [
         (["/no/such/program"], "there is no program '/no/such/program'"),
         (["python3", "nosuch.py", "--site", "0"], "there is no script 'nosuch.py' in "),
+        (["nosuch.py", "--site", "0"], "there is no script 'nosuch.py' in "),
     ],
 )
 def test_up_with_a_script_that_is_not_there_makes_nothing(tmp_path: Path, command: list[str], told: str) -> None:
