@@ -20,6 +20,9 @@ class Outbox:
         self.settings = settings
         self.now_s = now_s
         """Time of the event that is being handled; it never goes back."""
+        self.awake_s = now_s
+        """The same without what is beyond `late_look_s` between two events: this site stood still, and what others did
+        meanwhile may lie unread. By this clock it waits for others before it acts without them (spec 3.6)."""
         self.event_id = ""
         """Of the event that is being handled, or of the one elsewhere that caused it: messages carry it."""
         self.events = 0
@@ -30,6 +33,7 @@ class Outbox:
     def begin(self, *, now_s: float) -> None:
         """An event comes."""
         if now_s > self.now_s:
+            self.awake_s += min(now_s - self.now_s, self.settings.late_look_s)
             self.now_s = now_s
         self.events += 1
         self.event_id = f"{self._prefix}{self.events}"

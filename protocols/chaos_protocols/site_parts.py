@@ -80,6 +80,10 @@ class SiteParts:
         return self.outbox.now_s
 
     @property
+    def awake_s(self) -> float:
+        return self.outbox.awake_s
+
+    @property
     def raft(self) -> RaftMachine:
         return self.replica.raft
 

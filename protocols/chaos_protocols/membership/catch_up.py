@@ -66,6 +66,7 @@ class CatchUp:
         self._held_round: int | None = None
         """The round that waits for this worker."""
         self._deadline_s: float | None = None
+        """By `Outbox.awake_s`; None: it does not run."""
         self._rests = False
         """That round went on without it: it contributes when it has caught up."""
 
@@ -145,8 +146,8 @@ class CatchUp:
         if rounds.caught_up or rounds.worker_round is None:
             self._held_round = None
         elif self._deadline_s is None:
-            self._deadline_s = outbox.now_s + outbox.settings.transfer_stall_s
-        elif outbox.now_s >= self._deadline_s:
+            self._deadline_s = outbox.awake_s + outbox.settings.transfer_stall_s
+        elif outbox.awake_s >= self._deadline_s:
             self._held_round, self._rests = None, True
             reason = f"round {rounds.completed_round + 1} goes on without it; it contributes when it has caught up"
             outbox.record("scale-out", outbox.facts.name, "not caught up in time", "failed", None, reason)

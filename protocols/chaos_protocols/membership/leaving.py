@@ -68,14 +68,14 @@ class Leaving:
         self._requests: list[str] = []
         """Users' requests that wait for the end."""
         self._released_s: float | None = None
-        """Since when it may go, as soon as its worker has the last round."""
+        """Since when, by `Outbox.awake_s` like the two below, it may go, as soon as its worker has the last round."""
         self._going = ""
         """It was let go, and goes as soon as its last checkpoint is written: the reason; empty: it was not yet."""
         self._free = False
         """Nobody had to be asked."""
         self._unknown_since_s: float | None = None
         """Since when neighbours with a newer roster say that it is out."""
-        self._confirmable_s = outbox.now_s
+        self._confirmable_s = outbox.awake_s
         """When somebody could last have confirmed that it may go."""
 
     # -- asking
@@ -140,8 +140,8 @@ class Leaving:
             self._go_on()
             return
         if self._released_s is None:
-            self._released_s = outbox.now_s
-        if outbox.now_s >= self._released_s + outbox.settings.negotiation_timeout_s:
+            self._released_s = outbox.awake_s
+        if outbox.awake_s >= self._released_s + outbox.settings.negotiation_timeout_s:
             self._let_go("left the run; its last round was resolved without it")
             return
         behind = rounds.worker_round is not None and not rounds.caught_up
@@ -206,7 +206,7 @@ class Leaving:
 
     def out_says_a_neighbour(self) -> None:
         """Its roster is newer, and has this site no more. That is what it asked for: it goes when it is told to."""
-        self._unknown_since_s = self._unknown_since_s or self._outbox.now_s
+        self._unknown_since_s = self._unknown_since_s or self._outbox.awake_s
 
     def in_says_a_neighbour(self) -> None:
         """Its roster is newer, and has this site."""
@@ -225,7 +225,7 @@ class Leaving:
             self._unknown_since_s = None  # it will hear from the log, or from the scheduler
         confirmable = bool(self._network.links.up_sites()) and self._membership.takes_part and not self._is_last(role)
         if not self._membership.leaving or confirmable:
-            self._confirmable_s = outbox.now_s
+            self._confirmable_s = outbox.awake_s
         if not self._membership.leaving:
             return
         reasons = (
@@ -244,7 +244,7 @@ class Leaving:
         """It has lost the scheduler, and those that it reaches tell it that it is out: the scheduler may be a site that
         its roster does not have, whose answer it must not believe."""
         since_s = self._unknown_since_s
-        removed = since_s is not None and self._outbox.now_s - since_s > self._patience_s
+        removed = since_s is not None and self._outbox.awake_s - since_s > self._patience_s
         return "it was removed while it was cut off" if removed else ""
 
     def _is_the_last_member(self, role: SchedulerRole) -> str:
@@ -284,4 +284,4 @@ class Leaving:
 
     @property
     def _is_unconfirmed(self) -> bool:
-        return self._outbox.now_s - self._confirmable_s > self._patience_s
+        return self._outbox.awake_s - self._confirmable_s > self._patience_s

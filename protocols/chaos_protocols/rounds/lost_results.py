@@ -19,7 +19,7 @@ class LostResults:
         self._replica = replica
         self._network = network
         self._rounds = rounds
-        self._fetching_since_s = outbox.now_s
+        self._fetching_since_s = outbox.awake_s
 
     def look(self) -> None:
         """At every beat."""
@@ -30,8 +30,8 @@ class LostResults:
         """Whoever holds a resolved result is no neighbour: the others must not wait for this site's contribution."""
         outbox = self._outbox
         if self._rounds.fetching is None:
-            self._fetching_since_s = outbox.now_s
-        elif outbox.now_s - self._fetching_since_s > outbox.settings.election_timeout_s:
+            self._fetching_since_s = outbox.awake_s
+        elif outbox.awake_s - self._fetching_since_s > outbox.settings.election_timeout_s:
             outbox.emit(self._rounds.give_up_fetching())
 
     def give_up_listening(self) -> None:

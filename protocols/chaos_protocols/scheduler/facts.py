@@ -37,6 +37,11 @@ class Facts(Protocol):
     @property
     def now_s(self) -> float: ...
     @property
+    def awake_s(self) -> float:
+        """By which it waits for others before it acts without them (`Outbox.awake_s`)."""
+        ...
+
+    @property
     def roster(self) -> Roster:
         """As committed, and applied here."""
         ...

@@ -250,7 +250,7 @@ class SchedulerMachine:
         term.negotiations.pass_deadlines(now_s)
         for lost in term.failures.look(now_s):
             term.negotiations.take(lost, now_s=now_s)
-        for finding in term.progress.look(now_s):
+        for finding in term.progress.look(self.host.awake_s):
             term.negotiations.take(finding, now_s=now_s)
         waits = term.waits.look(now_s) or term.resolution.unanswered(now_s)
         if waits is not None:

@@ -34,41 +34,43 @@ class ProgressWatch:
         self._idle_since_s: float | None = None
         """Since when nobody trains, while something was watched."""
 
-    def look(self, now_s: float) -> list[Finding]:
+    def look(self, awake_s: float) -> list[Finding]:
         """Leavers whose last round is everywhere or never comes; transfers that have ended or stand still."""
         if not any(one.state in _WATCHED for one in self._negotiations.all.values()):
             self._idle_since_s = None  # who is watched next has seen nothing of it
             self._moved.clear()
             return []
-        empty_round = self._empty_round(now_s)
+        empty_round = self._empty_round(awake_s)
         done = self._reports.done_rounds()
         findings: list[Finding] = []
         for negotiation in self._negotiations.all.values():
             if isinstance(negotiation, ScaleIn) and negotiation.state is ScaleInState.FINISHING:
-                findings += self._leaver(negotiation, done, empty_round, now_s)
+                findings += self._leaver(negotiation, done, empty_round, awake_s)
             elif isinstance(negotiation, ScaleOut) and negotiation.state is ScaleOutState.REPLICATING:
-                findings += self._transfer(negotiation, now_s)
+                findings += self._transfer(negotiation, awake_s)
         return findings
 
-    def _empty_round(self, now_s: float) -> int | None:
+    def _empty_round(self, awake_s: float) -> int | None:
         """The running round if everybody has given weight 0 to it, and nobody has trained for a while."""
         if self._reports.anybody_active():
             self._idle_since_s = None
         elif self._idle_since_s is None:
-            self._idle_since_s = now_s
+            self._idle_since_s = awake_s
         idle_s = IDLE_BEATS * self._facts.settings.beat_s
-        idle = self._idle_since_s is not None and now_s >= self._idle_since_s + idle_s
+        idle = self._idle_since_s is not None and awake_s >= self._idle_since_s + idle_s
         return self._reports.empty_round() if idle else None
 
-    def _stands_still(self, identifier: str, now: tuple[int, int], limit_s: float, now_s: float) -> bool:
+    def _stands_still(self, identifier: str, now: tuple[int, int], limit_s: float, awake_s: float) -> bool:
         """Whether it has not moved for longer than that; a first look is a move. Who stands still begins anew."""
-        known, since_s = self._moved.get(identifier, (None, now_s))
+        known, since_s = self._moved.get(identifier, (None, awake_s))
         if now != known:
-            self._moved[identifier] = (now, now_s)
+            self._moved[identifier] = (now, awake_s)
             return False
-        return now_s - since_s > limit_s
+        return awake_s - since_s > limit_s
 
-    def _leaver(self, leave: ScaleIn, done: dict[SiteId, int], empty_round: int | None, now_s: float) -> list[Finding]:
+    def _leaver(
+        self, leave: ScaleIn, done: dict[SiteId, int], empty_round: int | None, awake_s: float
+    ) -> list[Finding]:
         facts, roster = self._facts, self._facts.roster
         findings: list[Finding] = []
         last_round = leave.last_round
@@ -79,14 +81,14 @@ class ProgressWatch:
         if not roster.started or all(done.get(site, -1) >= last_round for site in others):
             return [*findings, Inform(negotiation=leave.identifier, event=EverybodyDone())]
         limit_s = facts.settings.negotiation_timeout_s
-        stands_still = self._stands_still(leave.identifier, (facts.done_round, 0), limit_s, now_s)
+        stands_still = self._stands_still(leave.identifier, (facts.done_round, 0), limit_s, awake_s)
         if stands_still and not roster.resolving:
             # Its last rounds do not end (nobody else contributes to them): they are resolved without it.
             del self._moved[leave.identifier]
             findings.append(SiteFailed(site=leave.site, reason="its last rounds do not end"))
         return findings
 
-    def _transfer(self, transfer: ScaleOut, now_s: float) -> list[Finding]:
+    def _transfer(self, transfer: ScaleOut, awake_s: float) -> list[Finding]:
         facts, roster = self._facts, self._facts.roster
         plan = roster.replication
         if plan is None or plan.transfer != transfer.identifier:  # resolved away, or promoted by the scheduler before
@@ -99,8 +101,8 @@ class ProgressWatch:
         if now[0] >= plan.state_bytes:
             limit_s += plan.state_bytes / LOAD_RATE_MIN_BYTES_PER_S
         if facts.done_round < plan.round:  # before that round there is no snapshot
-            self._moved[transfer.identifier] = (now, now_s)
-        if not self._stands_still(transfer.identifier, now, limit_s, now_s):
+            self._moved[transfer.identifier] = (now, awake_s)
+        if not self._stands_still(transfer.identifier, now, limit_s, awake_s):
             return []
         del self._moved[transfer.identifier]
         reason = f"no progress for {limit_s:g} s"

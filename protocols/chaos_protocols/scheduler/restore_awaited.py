@@ -107,10 +107,12 @@ class AwaitedSites:
                 yield gone
 
     def _newest(self, gone: Departure) -> Age:
-        """No state that it took along is newer. Of a leaver's last rounds those count that were done."""
+        """No state that it took along is newer. Of a leaver's last rounds those count that were done; where all daemons
+        were restarted nobody remembers which were, and journals note them every so often: all may have been."""
         if gone.cause != "left":
             return self._removals.newest(gone)
-        return (gone.lineage, min(gone.newest_round, self._reports.reached_round()))
+        done = self._reports.reached_round() if self._reports.lived_through() else gone.newest_round
+        return (gone.lineage, min(gone.newest_round, done))
 
     def _outside(self, gone: Departure, best: Age | None) -> Awaited | None:
         """What it said since counts, though no member has a link to it yet: who lost what it had brings nothing."""

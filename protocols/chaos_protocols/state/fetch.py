@@ -56,7 +56,7 @@ class StateFetch:
         self._waits = False
         """The plan is taken, and not begun: there is no worker, or its region is not free yet."""
         self._idle_since_s: float | None = None
-        """Since when none of the sources trains whose round such a plan waits for."""
+        """Since when, by `Outbox.awake_s`, none of the sources trains whose round such a plan waits for."""
 
     def is_new(self, plan: ReplicationPlan) -> bool:
         """It was not tried yet."""
@@ -149,7 +149,7 @@ class StateFetch:
         if trains or not self.waits:
             self._idle_since_s = None
             return False
-        now_s = self._outbox.now_s
+        now_s = self._outbox.awake_s
         if self._idle_since_s is None:
             self._idle_since_s = now_s
         return now_s - self._idle_since_s > self._outbox.settings.transfer_stall_s

@@ -65,9 +65,8 @@ class LastCheckpoint:
         self._asked: CheckpointFacts | None = None
         """The state that the worker was asked for, as it was known then; None: none yet."""
         self._waits_since_s: float | None = None
-        """Since when the worker is waited for: until it has answered a result, then until it has copied its state."""
-        self._looked_s = outbox.now_s
-        """When it was last seen to whether the worker has answered."""
+        """Since when the worker is waited for, by `Outbox.awake_s`: until it has answered a result, then until it has
+        copied its state."""
         self._said_s = float("-inf")
         """When the script was last told."""
         self.void = False
@@ -101,7 +100,6 @@ class LastCheckpoint:
         """Nothing of it is left to do, and the site may go. Begins it, and goes on with it; meanwhile this site gives
         nothing to a round: one that is alone would do some while its file is written."""
         self._rounds.own.stop(True)
-        self._stood_still()
         step = self.step
         if step is LastCheckpointStep.UNBEGUN:
             step = self._begun()
@@ -114,13 +112,6 @@ class LastCheckpoint:
             self._say_so()
         return step is LastCheckpointStep.OVER
 
-    def _stood_still(self) -> None:
-        """For as long as this site did, the worker is not waited for: what it has said meanwhile may lie unread."""
-        now_s = self._outbox.now_s
-        late_s, self._looked_s = max(0.0, now_s - self._looked_s - self._outbox.settings.late_look_s), now_s
-        if self._waits_since_s is not None:
-            self._waits_since_s += late_s
-
     def takes(self, round_number: int) -> bool:
         """The copy of that round is the one to be written."""
         asked, at_work = self._asked, self.step in (LastCheckpointStep.ASKED, LastCheckpointStep.WRITING)
@@ -128,7 +119,7 @@ class LastCheckpoint:
 
     def _begun(self) -> LastCheckpointStep:
         """One that is being made goes first: it may be the one. So does an update that is under way."""
-        self._waits_since_s = self._outbox.now_s if self._waits_since_s is None else self._waits_since_s
+        self._waits_since_s = self._outbox.awake_s if self._waits_since_s is None else self._waits_since_s
         self._restore.abandon()
         awaited = is_unsure(self._rounds, self._session) and not self._waited_enough()
         if awaited or self._memory.is_copying or self._files.writing is not None or self._restore.region_is_written:
@@ -141,7 +132,7 @@ class LastCheckpoint:
         self._source.release()  # who gets the state from here loses this source either way
         self._fetch.cancel()  # else it would begin as soon as the worker has answered, where the copy lies
         self._memory.ask_for(have.round, alone=True)
-        self._waits_since_s = self._outbox.now_s
+        self._waits_since_s = self._outbox.awake_s
         return LastCheckpointStep.ASKED
 
     def _say_so(self) -> None:
@@ -181,7 +172,7 @@ class LastCheckpoint:
         return LastCheckpointStep.ASKED
 
     def _waited_s(self) -> float:
-        return 0.0 if self._waits_since_s is None else self._outbox.now_s - self._waits_since_s
+        return 0.0 if self._waits_since_s is None else self._outbox.awake_s - self._waits_since_s
 
     def _waited_enough(self) -> bool:
         return self._waited_s() > self._outbox.settings.negotiation_timeout_s

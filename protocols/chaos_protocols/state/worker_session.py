@@ -30,7 +30,7 @@ class WorkerSession:
         """Of its arena, the one in which states lie."""
         self._outbox = outbox
         self._stopped: tuple[float, str] | None = None
-        """Since when it stands still, and what was seen; None: it runs."""
+        """Since when it stands still, by `Outbox.awake_s`, and what was seen; None: it runs."""
 
     @property
     def present(self) -> bool:
@@ -60,7 +60,7 @@ class WorkerSession:
     def stopped(self, reason: str) -> None:
         """It stands still; `reason`: what was seen."""
         if self.present and self._stopped is None:
-            self._stopped = (self._outbox.now_s, reason)
+            self._stopped = (self._outbox.awake_s, reason)
 
     def continued(self) -> None:
         """It goes on."""
@@ -71,7 +71,7 @@ class WorkerSession:
         if self._stopped is None:
             return ""
         since_s, reason = self._stopped
-        return reason if self._outbox.now_s - since_s >= self._outbox.settings.worker_stopped_s else ""
+        return reason if self._outbox.awake_s - since_s >= self._outbox.settings.worker_stopped_s else ""
 
     def load(self, round_number: int) -> None:
         """A state lies ready for it. What it has is half overwritten until it says that it has loaded."""
