@@ -107,7 +107,7 @@ EARLY = (
         patches=(
             Patch(
                 "chaos_protocols.membership.leaving:Leaving.finish_if_done",
-                "if outbox.now_s >= self._released_s + outbox.settings.negotiation_timeout_s:",
+                "if outbox.awake_s >= self._released_s + outbox.settings.negotiation_timeout_s:",
                 "if False:",
             ),
             WAITS_FOR_EVER,
