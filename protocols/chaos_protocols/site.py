@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from chaos_protocols import events, wishes
-from chaos_protocols.agreement.commands import Command, RemoveSite, encode_command
+from chaos_protocols.agreement.commands import Command, RemoveSite, RoundResolved, encode_command
 from chaos_protocols.agreement.key_ring import KeyRing, NoKeys
 from chaos_protocols.agreement.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
 from chaos_protocols.agreement.raft import Effect as RaftEffect
@@ -222,7 +222,9 @@ class SiteMachine(SiteParts):
         if isinstance(command, RemoveSite):
             gone = command.departure
             noted = self.participation.reached.done_before(index, gone.lineage)
-            self.scheduler.removals.note(gone, max(self.done_round, noted))
+            self.scheduler.removals.note(gone, max(self.done_round, noted), resolve=command.resolve)
+        elif isinstance(command, RoundResolved):
+            self.scheduler.removals.resolved(command.round)
 
     def _install(self, roster: Roster, command: Command | None) -> None:
         old, rekeyed = self.replica.install(roster)

@@ -30,20 +30,34 @@ class Awaited:
 
 
 class WitnessedRemovals:
-    """How far this site was when it heard that one which failed was removed. The entry says what its author knew: that
-    of a scheduler that stood still is committed by the next one, and the removed site has done rounds meanwhile."""
+    """How far this site was when it heard that one which failed was removed, and at which round the run was resolved
+    without it. The entry says what its author knew: that of a scheduler that stood still is committed by the next one,
+    and the removed site has done rounds meanwhile. A daemon that was started since has forgotten the first, and reads
+    the second in its log."""
 
     def __init__(self) -> None:
         self._seen: dict[SiteId, tuple[int, Age]] = {}
         """By site: the start of it that was removed, and the age of the state that it may have taken along."""
+        self._unresolved: set[SiteId] = set()
+        """Those of them without which a round has yet to be resolved."""
 
-    def note(self, departure: Departure, done_round: int) -> None:
-        """It is removed now; `done_round`: the last that is done here."""
+    def note(self, departure: Departure, done_round: int, *, resolve: bool) -> None:
+        """It is removed now; `done_round`: the last that is done here. `resolve`: the running one is in doubt."""
         self._seen.pop(departure.site, None)
+        self._unresolved.discard(departure.site)
         if departure.cause == "failed" and departure.lineage:
             self._seen[departure.site] = (departure.incarnation, (departure.lineage, done_round))
+            if resolve:
+                self._unresolved.add(departure.site)
         while len(self._seen) > DEPARTED_KEPT_MAX:
             del self._seen[next(iter(self._seen))]
+
+    def resolved(self, round_number: int) -> None:
+        """That round stands, and was done with those that have been removed since the one before was resolved."""
+        for site in self._unresolved & self._seen.keys():
+            incarnation, (lineage, done_round) = self._seen[site]
+            self._seen[site] = (incarnation, (lineage, max(done_round, round_number)))
+        self._unresolved.clear()
 
     def newest(self, gone: Departure) -> Age:
         """No state that it took along is newer, as far as is known here."""

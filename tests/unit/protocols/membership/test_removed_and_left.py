@@ -27,10 +27,11 @@ from chaos_protocols import events
 from chaos_protocols.agreement.commands import (
     AddSite,
     RemoveSite,
+    RoundResolved,
     SetRestorePoint,
 )
 from chaos_protocols.agreement.roster import Departure
-from chaos_protocols.agreement.views import make_view
+from chaos_protocols.agreement.views import make_view, resolved_views
 from chaos_protocols.effects import (
     Contribute,
     FetchState,
@@ -128,6 +129,26 @@ def test_how_far_it_was_is_known_after_a_restart_from_what_the_journal_noted_bef
         bench = Follower(D, roster_of(A, B, D), reached=noted)
         bench.agreed(RemoveSite(departure=gone, resolve=True, views=()))
         assert bench.machine.scheduler.removals.newest(gone) == (3, known), noted
+
+
+def test_how_far_it_was_is_known_after_a_restart_from_the_round_at_which_the_run_was_resolved_without_it() -> None:
+    """The log is read again, and its entry says what was known when it was proposed. What is resolved later, without
+    others, says nothing of it; nor of one whose removal left no round in doubt."""
+    gone = Departure(
+        site=B, incarnation=1, last_round=2, cause="failed", reason="cut", lineage=3, newest_round=2, name="site b"
+    )
+    for resolve, known in ((True, 9), (False, 2)):
+        bench = Follower(D, roster_of(A, B, D))
+        rest = (
+            ()
+            if resolve
+            else (make_view(bench.machine.planner, first_round=3, members=(A, D), listeners=(), links=(link(A, D),)),)
+        )
+        bench.agreed(RemoveSite(departure=gone, resolve=resolve, views=rest))
+        for number in (9, 12):
+            stands = resolved_views(bench.roster, bench.machine.planner, first_round=number + 1)
+            bench.agreed(RoundResolved(round=number, digest="", holders=(A,), views=stands))
+        assert bench.machine.scheduler.removals.newest(gone) == (3, known)
 
 
 def test_rounds_of_a_later_start_of_a_site_are_not_the_last_ones_of_a_start_that_went_before() -> None:

@@ -337,7 +337,7 @@ def test_a_site_whose_removal_was_proposed_long_before_has_what_was_done_until_t
     for witnessed in (True, False):
         bench = standing(B, departed=(gone,), restore_epoch=3)
         if witnessed:
-            bench.machine.scheduler.removals.note(gone, LATEST)
+            bench.machine.scheduler.removals.note(gone, LATEST, resolve=True)
         asks(bench, B, checkpoint=disk(LATEST - 3, lineage=3))
         hello(bench)
         alive(bench, B, seconds=1.0)
