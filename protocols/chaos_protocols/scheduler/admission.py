@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from chaos_protocols.agreement.commands import AddSite, SetRestorePoint
 from chaos_protocols.agreement.roster import SiteRecord
 from chaos_protocols.agreement.views import connects
 from chaos_protocols.causes import Cause, Why
@@ -25,6 +26,7 @@ from chaos_protocols.scheduler.negotiation.links import LinkNegotiation
 from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
 from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
 from chaos_protocols.scheduler.proposals import SPLITS_OVERLAY
+from chaos_protocols.scheduler.proposer import Proposer
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.restore_point import RestorePoint
 from chaos_protocols.scheduler.running import RunningNegotiations
@@ -79,9 +81,10 @@ class Admission:
         reports: Reports,
         restore_point: RestorePoint,
         turned_back: TurnedBack,
+        proposer: Proposer,
     ) -> None:
         self._facts, self._negotiations, self._reports = facts, negotiations, reports
-        self._restore_point, self._turned_back = restore_point, turned_back
+        self._restore_point, self._turned_back, self._proposer = restore_point, turned_back, proposer
 
     # -- joins
 
@@ -236,8 +239,13 @@ class Admission:
         return LeaveAnswer(incarnation=request.incarnation, last_round=last_round, finished=True)
 
     def _admission_runs(self, site: SiteId) -> bool:
-        """Whether the site may be admitted yet. One that is only being connected is not any more."""
+        """Whether the site may be admitted yet. One that is only being connected is not any more. Nor does it help that
+        the negotiation has ended since, if what it had proposed is in the log."""
         self._restore_point.offers.stays_outside(site)
+        flight = self._proposer.in_flight
+        command = None if flight is None else flight.command
+        if isinstance(command, AddSite | SetRestorePoint) and command.record.site == site:
+            return True
         for one in [one for one in self._negotiations.of(ScaleOut) if one.joiner == site]:
             if one.state is not ScaleOutState.CONNECTING:
                 return True

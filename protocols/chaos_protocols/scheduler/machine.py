@@ -108,7 +108,9 @@ class Term:
         self.replanning = Replanning(host, self.reports, pace)
         self.bounding = Bounding(host, self.reports, pace)
         self.rekeying = Rekeying(host, self.reports)
-        self.admission = Admission(host, self.negotiations, self.reports, self.restore_point, turned_back)
+        self.admission = Admission(
+            host, self.negotiations, self.reports, self.restore_point, turned_back, self.proposer
+        )
 
 
 class SchedulerMachine:
