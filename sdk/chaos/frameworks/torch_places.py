@@ -1,8 +1,8 @@
-"""Where models keep their parameters and layers: whether rounds still train what the models compute with."""
+"""Where models keep their parameters, buffers and layers: whether rounds still train what the models compute with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,9 @@ from chaos.errors import ChangedOutside
 
 Place = tuple[dict[str, Any], str, object]
 """Where a module keeps a parameter or a layer, under which key, and what is there."""
+
+OwnBuffer = tuple[str, torch.nn.Module, str, torch.Tensor]
+"""A persistent buffer for people, who keeps it under which key, and its tensor of now, which modules may replace."""
 
 
 class ModelPlaces:
@@ -23,6 +26,8 @@ class ModelPlaces:
         self._used = self._in_models()
         self._added: list[tuple[str, torch.Tensor]] = []
         """Parameters that came into the models later."""
+        self._buffers = {(id(module), key): module for _, module, key, _ in self._persistent()}
+        """Those that are registered, and those that were told; their modules are kept, so that a number stays one's."""
         self._remember()
 
     def look(self, round: int) -> str:
@@ -35,13 +40,8 @@ class ModelPlaces:
             self._check_renamed()
             known = {id(parameter) for _, parameter in self._added}
             self._added = list(self._unregistered())
-            if new := [name for name, parameter in self._added if id(parameter) not in known]:
-                more = f" and {len(new) - 1} more" if new[1:] else ""
-                told = (
-                    f"the parameter {new[0]!r}{more} came into the model after register(), by round {round}: no "
-                    "optimizer that is registered trains it, and no joiner is sent it; what all sites are to have is "
-                    "added before register()"
-                )
+            parameters = [name for name, parameter in self._added if id(parameter) not in known]
+            told = came_later(parameters, self._new_buffers(), round)
             self._remember()
         for name, parameter in self._added:
             if parameter.grad is not None and parameter.requires_grad:
@@ -52,6 +52,11 @@ class ModelPlaces:
                 )
         return told
 
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Under which name it is registered, or lies in the models now; empty: nowhere."""
+        later = (name for name, there in self._unregistered() if there is parameter)
+        return self._names.get(id(parameter)) or next(later, "")
+
     def _remember(self) -> None:
         self._keepers = [
             keeper
@@ -60,11 +65,21 @@ class ModelPlaces:
             for keeper in (module._parameters, module._modules)
         ]
         self._places: list[Place] = [(keeper, key, held) for keeper in self._keepers for key, held in keeper.items()]
+        modules = [module for model in self._models.values() for module in model.modules()]
+        self._buffer_keepers = [(module._buffers, module._non_persistent_buffers_set) for module in modules]
+        self._saved = self._saved_now()
 
     def _as_remembered(self) -> bool:
-        if sum(map(len, self._keepers)) != len(self._places):
+        if sum(map(len, self._keepers)) != len(self._places) or self._saved_now() != self._saved:
             return False
-        return all(keeper.get(key) is held for keeper, key, held in self._places)
+        return all(key in keeper and keeper[key] is held for keeper, key, held in self._places)
+
+    def _saved_now(self) -> list[list[str]]:
+        """Under which keys each module has its persistent buffers; in their place it may put other tensors."""
+        return [
+            [key for key, tensor in there.items() if tensor is not None and key not in not_saved]
+            for there, not_saved in self._buffer_keepers
+        ]
 
     def _check_used(self) -> None:
         gone = self._used - self._in_models()
@@ -91,8 +106,43 @@ class ModelPlaces:
         there = (id(parameter) for model in self._models.values() for parameter in model.parameters())
         return frozenset(self._names).intersection(there)
 
+    def _new_buffers(self) -> list[str]:
+        """Those that were not told yet. Another place for a tensor that is registered is no harm."""
+        shared = {id(getattr(module, key, None)) for (_, key), module in self._buffers.items()}
+        now = [each for each in self._persistent() if (id(each[1]), each[2]) not in self._buffers]
+        self._buffers.update(((id(module), key), module) for _, module, key, _ in now)
+        return [name for name, _, _, tensor in now if id(tensor) not in shared]
+
+    def _persistent(self) -> Iterator[OwnBuffer]:
+        for prefix, model in self._models.items():
+            for path, module in model.named_modules():
+                for key, tensor in module._buffers.items():
+                    if tensor is not None and key not in module._non_persistent_buffers_set:
+                        yield ".".join(filter(None, (prefix, path, key))), module, key, tensor
+
     def _unregistered(self) -> Iterator[tuple[str, torch.Tensor]]:
         for prefix, model in self._models.items():
             for name, parameter in model.named_parameters():
                 if id(parameter) not in self._names:
                     yield f"{prefix}.{name}", parameter
+
+
+def came_later(parameters: Sequence[str], buffers: Sequence[str], round: int) -> str:
+    """What to tell of parameters and buffers that came into a model after `register`; empty: there are none."""
+    told = []
+    if parameters:
+        told.append(
+            f"the parameter {_first_of(parameters)} came into the model after register(), by round {round}: no "
+            "optimizer that is registered trains it, and no joiner is sent it"
+        )
+    if buffers:
+        told.append(
+            f"the buffer {_first_of(buffers)} came into the model after register(), by round {round}: no round "
+            "averages it, and no joiner is sent it (register_buffer(..., persistent=False), where it is to be each "
+            "site's own)"
+        )
+    return "; ".join([*told, "what all sites are to have is added before register()"]) if told else ""
+
+
+def _first_of(names: Sequence[str]) -> str:
+    return f"{names[0]!r}" + (f" and {len(names) - 1} more" if names[1:] else "")

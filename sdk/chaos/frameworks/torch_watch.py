@@ -81,7 +81,7 @@ class OutsideWatch:
         self._moved = ""
         """The first of these that an update has changed."""
         self._wanted = [parameter.requires_grad for parameter in self._parameters]
-        self._sizes = self._group_sizes()
+        self._grouped = self._grouped_now()
         self._kinds = self._kinds_now()
         self._adapted = [
             (name, layer)
@@ -222,12 +222,7 @@ class OutsideWatch:
 
     def _check_trained(self, round: int, optimizers: Sequence[str] | None) -> None:
         """What is trained is a matter of the whole run. A phase may freeze what its step is not for."""
-        if self._group_sizes() != self._sizes:
-            raise ChangedOutside(
-                f"a registered optimizer has other parameters after round {round} than when it was registered "
-                f"({self._group_sizes()} in its groups, {self._sizes} then): what is trained must stay as registered, "
-                "and be the same on all sites; end the scripts, and start a run that trains the new set"
-            )
+        self._check_groups(round)
         wanted = [parameter.requires_grad for parameter in self._parameters]
         if wanted == self._wanted:
             return
@@ -250,8 +245,31 @@ class OutsideWatch:
                 "register(..., frozen='replicate')"
             )
 
-    def _group_sizes(self) -> list[int]:
-        return [len(group["params"]) for _, group in self._groups()]
+    def _check_groups(self, round: int) -> None:
+        if (now := self._grouped_now()) == self._grouped:
+            return
+        before = frozenset().union(*self._grouped)
+        came = [
+            self._places.name_of(parameter) or f"{name}.parameter{index}"
+            for name, group in self._groups()
+            for index, parameter in enumerate(group["params"])
+            if id(parameter) not in before
+        ]
+        went = before.difference(*now)
+        gone = [name for name, each in zip(self._names, self._parameters, strict=True) if id(each) in went]
+        if came:
+            told = f"{_listed(came)} added to a registered optimizer (add_param_group)"
+        elif gone:
+            told = f"{_listed(gone)} taken out of a registered optimizer"
+        else:
+            told = "parameters of a registered optimizer were put into other groups of it"
+        raise ChangedOutside(
+            f"{told} after register(), by round {round}: what is trained, and in which group, must stay as registered, "
+            "and be the same on all sites; end the scripts, and start a run that trains the new set"
+        )
+
+    def _grouped_now(self) -> list[tuple[int, ...]]:
+        return [tuple(map(id, group["params"])) for _, group in self._groups()]
 
     def _check_schedulers(self, round: int) -> None:
         for (name, scheduler), position in zip(self._schedulers.items(), self._positions, strict=True):

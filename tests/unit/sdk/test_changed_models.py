@@ -72,6 +72,89 @@ def test_a_layer_that_is_not_trained_is_told_once(sync: Any, capfd: pytest.Captu
     assert told.count("'model.0.average.weight' and 1 more came into the model") == 1 and "by round" in told
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_a_model_that_torch_has_compiled_to_a_script_trains(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its dictionaries of modules have no `get`, so its second step ended with an AttributeError."""
+    model = torch.jit.script(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in range(3):
+            step(coordinator, model, EveryStep())
+        assert coordinator.round == 3
+    assert "came into" not in capfd.readouterr().err
+
+
+def a_layer_without_parameters(model: Any) -> None:
+    model[0].normal = nn.BatchNorm1d(2, affine=False)
+
+
+def another_layer_in_its_place(model: Any) -> None:
+    model[2] = nn.BatchNorm1d(1, affine=False)
+
+
+def a_buffer(model: Any) -> None:
+    model[0].register_buffer("seen", torch.zeros(1))
+
+
+def a_buffer_that_was_none(model: Any) -> None:
+    model[0].later = torch.zeros(1)
+
+
+def a_buffer_that_is_saved_from_now_on(model: Any) -> None:
+    model[0].register_buffer("own", torch.zeros(1))
+
+
+@pytest.mark.parametrize("sync", [MODES["every step"], MODES["local steps"]], ids=("every step", "local steps"))
+@pytest.mark.parametrize(
+    ("add", "told"),
+    [
+        (a_layer_without_parameters, "the buffer 'model.0.normal.running_mean' and 2 more came"),
+        (another_layer_in_its_place, "the buffer 'model.2.running_mean' and 2 more came"),
+        (a_buffer, "the buffer 'model.0.seen' came"),
+        (a_buffer_that_was_none, "the buffer 'model.0.later' came"),
+        (a_buffer_that_is_saved_from_now_on, "the buffer 'model.0.own' came"),
+    ],
+    ids=lambda each: getattr(each, "__name__", "told"),
+)
+def test_a_buffer_that_came_after_register_is_told_once_by_its_name(
+    sync: Any, add: Callable[[Any], None], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No round averaged it, and no joiner was sent it, in silence."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1), nn.BatchNorm1d(1, affine=False))
+    model[0].register_buffer("later", None)
+    model[0].register_buffer("own", torch.zeros(1), persistent=False)
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.1), sync=sync)
+        step(coordinator, model, sync)
+        add(model)
+        for _ in range(3):
+            step(coordinator, model, sync)
+    said = capfd.readouterr().err
+    assert said.count(told) == 1 and said.count("came into the model") == 1
+    assert "no joiner is sent it" in said and "persistent=False" in said
+
+
+def test_a_layer_with_both_is_told_by_its_parameters_and_its_buffers(capfd: pytest.CaptureFixture[str]) -> None:
+    model, _, coordinator = training(EveryStep())
+    with coordinator:
+        model[0].normal = nn.BatchNorm1d(2)
+        step(coordinator, model, EveryStep())
+    said = capfd.readouterr().err
+    assert "the parameter 'model.0.normal.weight' and 1 more came into" in said
+    assert "the buffer 'model.0.normal.running_mean' and 2 more came into" in said
+
+
+def test_buffers_that_no_site_is_sent_may_come_and_go(capfd: pytest.CaptureFixture[str]) -> None:
+    model, _, coordinator = training(EveryStep())
+    with coordinator:
+        for number in range(3):
+            model[0].register_buffer(f"table{number}", torch.zeros(1), persistent=False)
+            step(coordinator, model, EveryStep())
+        del model[0].table1
+        step(coordinator, model, EveryStep())
+    assert "came into" not in capfd.readouterr().err
+
+
 def test_a_layer_that_goes_to_another_place_is_no_harm(capfd: pytest.CaptureFixture[str]) -> None:
     sync = EveryStep()
     model, _, coordinator = training(sync)

@@ -117,10 +117,32 @@ def test_a_trained_part_that_changes_is_told_at_that_step_with_the_names(sync: A
     def adds(model: Any, optimizer: Any) -> None:
         optimizer.add_param_group({"params": [model[0].bias]})
 
+    def adds_a_layer(model: Any, optimizer: Any) -> None:
+        model.append(torch.nn.Linear(model[2].out_features, 1))
+        optimizer.add_param_group({"params": model[3].parameters()})
+
+    def adds_what_is_in_no_model(model: Any, optimizer: Any) -> None:
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
+
+    def takes_out(model: Any, optimizer: Any) -> None:
+        optimizer.param_groups[0]["params"].pop()
+
+    def replaces(model: Any, optimizer: Any) -> None:
+        optimizer.param_groups[0]["params"][0] = torch.nn.Parameter(torch.zeros(2))
+
+    def regroups(model: Any, optimizer: Any) -> None:
+        group = optimizer.param_groups[0]
+        optimizer.param_groups.append({**group, "params": [group["params"].pop()]})
+
     for change, told in (
         (thaws, r"'model\.1\.weight' and 1 more were frozen when it was registered and wants gradients after round 0"),
         (freezes, r"'model\.2\.bias' was trained and wants no gradients"),
-        (adds, r"\[2, 1\] in its groups, \[2\] then"),
+        (adds, r"'model\.0\.bias' was added to a registered optimizer \(add_param_group\) .*by round 0"),
+        (adds_a_layer, r"'model\.3\.weight' and 1 more were added to a registered optimizer"),
+        (adds_what_is_in_no_model, r"'optimizer\.group1\.parameter0' was added to a registered optimizer"),
+        (takes_out, r"'model\.2\.bias' was taken out of a registered optimizer"),
+        (replaces, r"'optimizer\.group0\.parameter0' was added to a registered optimizer"),
+        (regroups, r"were put into other groups"),
     ):
         model = model_of()
         optimizer = optimizer_of(model)

@@ -207,3 +207,23 @@ def test_a_layer_may_be_frozen_between_two_steps() -> None:
             module.requires_grad_(False)
             module(torch.ones(1, 8))
             module.requires_grad_(True)
+
+
+def test_what_comes_into_the_model_after_register_is_told_once_by_its_name(capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing trained the layer, and no worker that got the other one was sent the buffer, in silence."""
+    module = make_model()
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(module, loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        for step, batch in enumerate(coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=4)):
+            if step == 1:
+                module[0].register_buffer("table", torch.zeros(1), persistent=False)
+                module[0].register_buffer("seen", torch.zeros(1))
+                module[0].beside = torch.nn.Linear(1, 1)
+            model.step(batch)
+    said = capfd.readouterr().err
+    assert (
+        said.count("the parameter '0.beside.weight' and 1 more came into the model after register(), by round 1") == 1
+    )
+    assert said.count("the buffer '0.seen' came into the model after register(), by round 1") == 1
+    assert said.count("came into") == 2

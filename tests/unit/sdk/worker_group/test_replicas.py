@@ -277,3 +277,23 @@ def test_a_scaler_of_losses_is_refused_unless_it_does_nothing() -> None:
     gc.collect()  # the one above lived in the traceback
     with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
         scaled(coordinator, enabled=False)
+
+
+def test_what_comes_into_the_model_or_its_optimizer_after_register_is_told_by_name(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def train(coordinator: Coordinator) -> None:
+        model, optimizer, batches = registered(coordinator)
+        for inputs, targets in batches:
+            if coordinator.round == 1:
+                model[0].register_buffer("seen", torch.zeros(1))
+            if coordinator.round == 2:
+                model[0].scale = torch.nn.Parameter(torch.ones(1))
+                optimizer.add_param_group({"params": [model[0].scale]})
+            LOSS(model(inputs), targets).backward()
+            coordinator.step()
+
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ChangedOutside, match=r"'model\.0\.scale' was added to a registered optimizer"):
+            train(coordinator)
+    assert capfd.readouterr().err.count("the buffer 'model.0.seen' came into the model after register()") == 1
