@@ -41,6 +41,10 @@ class TooFewThreads(ChaosError):
     """The system gives this process no further thread."""
 
 
+class TooFewFiles(ChaosError):
+    """This process of a worker may open no further file or socket."""
+
+
 class DaemonProtocolError(ChaosError):
     """The daemon broke the rules of the conversation; both were probably installed from different versions."""
 

@@ -84,7 +84,11 @@ def _shell() -> Any:
 
 def _alone(error: BaseException) -> bool:
     """Whether the sentence says all: an update that failed was stopped by something in the script."""
-    return os.environ.get(TRACEBACK_VARIABLE, "0") == "0" and not isinstance(error, HalfAppliedStep)
+    return not traceback_wanted() and not isinstance(error, HalfAppliedStep)
+
+
+def traceback_wanted() -> bool:
+    return os.environ.get(TRACEBACK_VARIABLE, "0") != "0"
 
 
 def _sentence(error: BaseException, trace: TracebackType | None) -> str:

@@ -6,13 +6,14 @@ the script waits for the first and makes the second; `pass_s`, seconds that each
 number; `slow`, a file with the process id of a worker whose passes take `slow_pass_s` more; `pace_s` a round, until the
 file `fast` is there. FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the
 first call of the place in that step (for `building` and `moving`: in that generation), by its own hand; signal 0 is the
-error of a device that fails.
+error of a device that fails, -1 leaves the process no further open file.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from chaos_protocols.worker_group.messages import Reduced
 STEPS = 6
 SAMPLES, FEATURES, WIDTH, CLASSES = 96, 8, 16, 3
 LAYERS = 6
+NO_FILES = -1
 
 
 class Block(torch.nn.Module):
@@ -171,6 +173,9 @@ class Fault:
             out.write(f"{self.who.partition('.')[0]} {self.where} {time.monotonic()!r}\n")
         if not self.number:
             devices.fail()
+        if self.number == NO_FILES:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            return
         os.kill(os.getpid(), self.number)
 
     def before(self, owner: Any, name: str, due: Callable[..., bool]) -> None:

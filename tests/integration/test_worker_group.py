@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.site_training import STEPS
+from tests.integration.site_training import NO_FILES, STEPS
 from tests.rigs.worker_group import STOPPED_S, Ran, alone, train
 
 from chaos_planner.pipelines.plans.layout import Policy
@@ -53,6 +53,21 @@ async def test_a_worker_killed_in_a_step_is_rerouted_around(tmp_path: Path, wher
     assert resumed in allowed, "a step is repeated exactly if it was not committed"
     (recovered,) = ran.of("recovered")
     assert recovered.at_s == ran.of("training")[-1].at_s and "worker 1 is lost" in recovered.reason
+
+
+async def test_a_worker_that_can_open_no_further_socket_is_lost_and_the_others_go_on(tmp_path: Path) -> None:
+    """The training ended for all: its script had failed, it was said, with a traceback of the library's own calls."""
+    ran = await train(tmp_path, dp=3, pp=1, faults=f"1:2:forward;2:2:building:{NO_FILES}")
+    check(ran, plans=3)
+    lost = {each.fields["worker"]: each.reason for each in ran.of("worker-lost")}
+    assert set(lost) == {1, 2}
+    assert lost[2].startswith("this worker has as many files and sockets open as it may, 3,") and "ulimit -n" in lost[2]
+
+
+async def test_where_the_first_sockets_cannot_be_opened_the_training_ends_with_the_limit(tmp_path: Path) -> None:
+    """All have the same limit: they would be started anew, one after the other, and "no worker is here" told."""
+    ran = await train(tmp_path, dp=2, pp=1, faults=f"1:1:building:{NO_FILES}", restarts=3)
+    assert ran.of("worker-lost") == [] and "worker 1: TooFewFiles: this worker has as many files" in ran.failed
 
 
 async def test_timed_workers_tell_what_they_did_in_the_step_of_a_loss_and_after(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from chaos_protocols.worker_group.events import (
     WorkerSuspected,
 )
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
-from chaos_protocols.worker_group.messages import DeviceLost, GroupHello, RunSpecs, StoreGet, StoreSet, WorkerMessage
+from chaos_protocols.worker_group.messages import EndsItself, GroupHello, RunSpecs, StoreGet, StoreSet, WorkerMessage
 from chaos_protocols.worker_group.phases import GroupPhase
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.starts import LOOK_INTERVAL_S as STARTS_INTERVAL_S
@@ -289,9 +289,10 @@ class Controller:
         if isinstance(message, StoreSet | StoreGet):
             for each, answer in self._store.take(worker, message):
                 self._lines.send(each, answer)
-        elif isinstance(message, DeviceLost):
-            self._processes.placement.has_failed(worker)
-            self._feed(WorkerGone(worker=worker, reason=f"its device failed: {message.text}"))
+        elif isinstance(message, EndsItself):
+            if message.device:
+                self._processes.placement.has_failed(worker)
+            self._feed(WorkerGone(worker=worker, reason=message.text))
             self._processes.kill(worker)
         else:
             if isinstance(message, GroupHello) and message.run is not None and not self._laid_out(message.run):

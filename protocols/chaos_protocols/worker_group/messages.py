@@ -20,7 +20,7 @@ from chaos_protocols.wire.worker import ContributionSpec, FiguresLogged, StateSp
 from chaos_protocols.worker_group.suspicion import Work
 from chaos_protocols.worker_group.tags import Generation, Step, StepTag
 
-VERSION = 4
+VERSION = 5
 FRAME_BYTES_MAX = 64 << 20
 """An order for 65,536 passes of 10 instructions takes some 20 MiB."""
 
@@ -207,10 +207,11 @@ class ScriptFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     text: Text
 
 
-class DeviceLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The device of this worker's process failed, which nothing in the process can mend: it ends itself."""
+class EndsItself(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Something failed that nothing in this worker's process can mend; the others may go on. `device`: its device."""
 
     text: Text
+    device: bool
 
 
 class StoreSet(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -340,7 +341,7 @@ WorkerMessage: TypeAlias = (
     | PeerLost
     | Done
     | ScriptFailed
-    | DeviceLost
+    | EndsItself
     | StoreSet
     | StoreGet
 )

@@ -1,18 +1,23 @@
-"""A device that has failed: nothing in the process that used it can mend that, and half a worker helps nobody."""
+"""What nothing in a worker's process can mend: it ends, and the others go on, since half a worker helps nobody."""
 
 from __future__ import annotations
 
 import os
-from typing import NoReturn
+import traceback
 
 import torch
 
+from chaos.errors import TooFewFiles
 from chaos.saying import say
+from chaos.telling import traceback_wanted
 from chaos.worker_group.line import ControlLine
-from chaos_protocols.worker_group.messages import DeviceLost
+from chaos_protocols.worker_group.messages import EndsItself
 
 DEVICE_LOST_EXIT = 74
 """The code that systems use for an error of input or output."""
+
+NO_FILES_EXIT = 71
+"""The code that systems use for what the system does not give."""
 
 SAID_BY_DEVICES = ("CUDA error:", "CUDNN_STATUS_", "CUBLAS_STATUS_", "HIP error:", "NPU error", "NPU function error")
 """How errors of a device begin, or what they have in them, where torch has no type for them."""
@@ -34,9 +39,19 @@ def is_device_loss(error: BaseException) -> bool:
     return any(words in str(error) for words in SAID_BY_DEVICES)
 
 
-def end(line: ControlLine, error: BaseException) -> NoReturn:
-    """Say so and end this process at once: tidying up would wait for the device."""
-    text = f"{type(error).__name__}: {error}"
-    line.send(DeviceLost(text=(text.strip().splitlines() or [""])[0][:1000]))
-    say(f"worker {line.worker} ends: its device failed: {text}")
-    os._exit(DEVICE_LOST_EXIT)
+def end_if_beyond_mending(line: ControlLine, error: BaseException) -> None:
+    """Say so and end this process at once, where its device has failed: tidying up would wait for it. And where it may
+    open no further socket: what holds its files is the script's; others may be far from their limit, and one that is
+    started anew is."""
+    if is_device_loss(error):
+        text = f"{type(error).__name__}: {error}"
+        first = (text.strip().splitlines() or [""])[0][:1000]
+        line.send(EndsItself(text=f"its device failed: {first}", device=True))
+        say(f"worker {line.worker} ends: its device failed: {text}")
+        os._exit(DEVICE_LOST_EXIT)
+    if isinstance(error, TooFewFiles) and line.generation > 1:  # before that all have the same, and end
+        line.send(EndsItself(text=str(error), device=False))
+        say(f"worker {line.worker} ends: {error}")
+        if traceback_wanted():
+            traceback.print_exception(error)
+        os._exit(NO_FILES_EXIT)

@@ -21,7 +21,7 @@ import torch
 
 from chaos.worker_group.channels import GroupFailed, PeerSocket, Receipt, shut
 from chaos.worker_group.devices import HOST, Device
-from chaos.worker_group.lacks import lacks_files
+from chaos.worker_group.lacks import lacks_files, too_few_files
 from chaos.worker_group.line import ControlLine, GenerationEnded
 from chaos_protocols.worker_group.lanes import lane_prefix
 
@@ -52,8 +52,8 @@ class Groups:
         self._severed = False
 
     def build(self, groups: Iterable[Group]) -> None:
-        """Make all of them. Raises `GenerationEnded` if the generation stops meanwhile, `GroupFailed`; and `OSError`
-        where this process may open no further socket, which no other generation would change."""
+        """Make all of them. Raises `GenerationEnded` if the generation stops meanwhile, `GroupFailed`; and
+        `TooFewFiles` where this process may open no further socket, which no other generation would change."""
         me = self._line.worker
         wanted = {(group, peer) for group in groups for peer in group if peer != me}
         self._line.on_stop(self.sever)
@@ -64,7 +64,7 @@ class Groups:
             self._line.check()
             if not self._severed:
                 if lacks_files(error):
-                    raise
+                    raise too_few_files() from error
                 raise GroupFailed(f"a group could not be made: {error}"[:500]) from None
         finally:
             with self._lock:

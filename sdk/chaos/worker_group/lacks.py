@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from chaos.errors import TooFewThreads
+from chaos.errors import TooFewFiles, TooFewThreads
 
 NO_MEMORY = ("can't allocate memory", "out of memory")
 """What torch's errors say of it, on the CPU and on a device."""
@@ -27,6 +27,11 @@ FEWER_FILES = (
 def lacks_files(error: BaseException) -> bool:
     """Whether nothing more can be opened."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def too_few_files() -> TooFewFiles:
+    """Where a worker has met its limit."""
+    return TooFewFiles(FEWER_FILES.format(allowed=resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
 
 
 def begin(work: Callable[..., None], name: str, *given: Any) -> threading.Thread:
@@ -50,5 +55,5 @@ def told(error: BaseException) -> str:
     if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
         return f"{text[:3000]}; {LESS_MEMORY}"
     if lacks_files(error):
-        return f"{text[:3000]}; {FEWER_FILES.format(allowed=resource.getrlimit(resource.RLIMIT_NOFILE)[0])}"
+        return f"{text[:3000]}; {too_few_files()}"
     return text[:4000]

@@ -14,7 +14,7 @@ import torch
 
 from chaos.worker_group.channels import GroupFailed
 from chaos.worker_group.data import Loader
-from chaos.worker_group.device_loss import end, is_device_loss
+from chaos.worker_group.device_loss import end_if_beyond_mending
 from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.groups import Groups
 from chaos.worker_group.lacks import told
@@ -150,14 +150,13 @@ class InGroup(ABC):
 
     def failed(self, error: BaseException) -> None:
         """The script raised, or ended with a code: the others must know, since the same code would fail there too. If
-        it was the device that failed, this worker ends, and the others go on. After the last step that is its own
-        affair: no further one is wanted here, and its exit code tells the rest."""
+        it was the device that failed, or this process can reach nobody, it ends, and the others go on. After the last
+        step that is its own affair: no further one is wanted here, and its exit code tells the rest."""
         loader = self._training.loader
         if loader.ended or self._tag.step >= loader.steps:
             self.close()
             return
-        if is_device_loss(error):
-            end(self.line, error)
+        end_if_beyond_mending(self.line, error)
         self.line.raised()
         self.line.send(ScriptFailed(text=told(error)))
         self.line.ended()

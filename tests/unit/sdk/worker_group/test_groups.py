@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from chaos.errors import TooFewFiles
 from chaos.worker_group.channels import GroupFailed, bytes_of
 from chaos.worker_group.groups import Groups
 from chaos.worker_group.line import GenerationEnded
@@ -314,7 +315,7 @@ def test_who_may_open_no_further_socket_says_so_and_is_no_failure_of_its_peers(m
 
     groups = kept(Groups(Thread(0, Desk()), 1))  # type: ignore[arg-type]
     monkeypatch.setattr(socket, "socket", refused)
-    with pytest.raises(OSError, match="Too many open files"):
+    with pytest.raises(TooFewFiles, match="as many files and sockets open as it may"):
         groups.build([(0, 1)])
 
 
