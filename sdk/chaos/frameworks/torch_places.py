@@ -87,7 +87,7 @@ class ModelPlaces:
             if number in gone:
                 raise ChangedOutside(
                     f"the parameter {name!r} of the model is not the one that was registered any more, so rounds would "
-                    "train what the model does not use: replace layers, and move the model, before register()"
+                    "train what the model does not use: replace or resize layers, and move the model, before register()"
                 )
 
     def _check_renamed(self) -> None:

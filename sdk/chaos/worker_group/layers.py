@@ -171,6 +171,11 @@ class Layer(HeldPart):
         return self.module
 
     @property
+    def registered(self) -> list[torch.nn.Parameter]:
+        """What the script's model has of it, trained or not, since it got its optimizer."""
+        return self._all
+
+    @property
     def parameters(self) -> list[torch.nn.Parameter]:
         return [p for p in self._all if p.requires_grad]
 

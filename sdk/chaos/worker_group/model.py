@@ -134,7 +134,7 @@ class ParallelModel:
         self._make, self._schedule, self._clip_norm, self._mode = optimizer, scheduler, clip_norm, mode
         for layer in self.layers:
             layer.train_with(optimizer, scheduler, mode)
-        self._trained = TrainedSet(self.module)
+        self._trained = TrainedSet(self.module, self.layers)
 
     def _assembled(self, shard: Callable[[torch.nn.Module, Any], Any] | None) -> Lanes | None:
         """The device group that is this worker, with its layers cut; None where the worker is one process."""

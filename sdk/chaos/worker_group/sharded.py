@@ -77,6 +77,10 @@ class ShardedLayer(Layer):
     def _script_has(self) -> torch.nn.Module:
         return self.whole
 
+    @property
+    def registered(self) -> list[torch.nn.Parameter]:
+        return list(self.whole.parameters())
+
     def drop(self) -> None:
         if self.held:
             self._part()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integration.site_training import CLASSES, Points, make_model, make_optimizer
+from tests.integration.site_training import CLASSES, WIDTH, Points, make_model, make_optimizer
 
 from chaos import ChangedOutside, Coordinator
 
@@ -227,3 +227,21 @@ def test_what_comes_into_the_model_after_register_is_told_once_by_its_name(capfd
     )
     assert said.count("the buffer '0.seen' came into the model after register(), by round 1") == 1
     assert said.count("came into") == 2
+
+
+@pytest.mark.parametrize("place", ["5", "0.weight"], ids=("layer", "parameter"))
+def test_a_layer_that_is_replaced_after_register_is_told_at_the_next_step(place: str) -> None:
+    """The workers went on with the one that the model does not use any more, in silence; as after
+    `resize_token_embeddings` of a model of transformers."""
+    module = make_model()
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(module, loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        batches = iter(coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=4))
+        model.step(next(batches))
+        if place == "5":
+            module[5] = torch.nn.Linear(WIDTH, CLASSES)
+        else:
+            module[0].weight = torch.nn.Parameter(module[0].weight.detach().clone())
+        with pytest.raises(ChangedOutside, match=rf"'{place[0]}\.weight' of the model is not the one .* parallelize"):
+            model.step(next(batches))

@@ -174,7 +174,7 @@ def test_a_worker_of_one_process_shards_nothing() -> None:
 def test_a_parameter_that_the_script_freezes_is_seen_where_the_script_has_it(mesh: DeviceMesh) -> None:
     """What is updated are pieces of it, parameters of their own."""
     _, sharded = made(mesh)
-    found = TrainedSet(sharded.whole)
+    found = TrainedSet(sharded.whole, [sharded])
     found.check(0)
     sharded.whole.get_parameter("inner.0.bias").requires_grad_(False)
     assert all(piece.requires_grad for piece in sharded.module.parameters())
