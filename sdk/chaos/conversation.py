@@ -126,10 +126,13 @@ class Conversation(Giving):
         if self.phase in (Phase.LEFT, Phase.BROKEN) or self._connection is None:
             self._depart("left")
             return
-        self._replica.contributed = None
+        end = time.monotonic() + LEAVE_MAX_S
         try:
+            self._take_under_way(end)
+            if self._out():
+                return
+            self._replica.contributed = None
             self._connection.send(wire.WorkerLeaveRequest(reason=reason[:4096], contributes=False))
-            end = time.monotonic() + LEAVE_MAX_S
             while not self._out():
                 deadline = min(end, time.monotonic() + LEAVE_QUIET_S)
                 message = None
@@ -142,6 +145,18 @@ class Conversation(Giving):
         except (ConnectionError, Refused):  # it is gone, or has parted with us
             pass
         self._depart(f"left: {reason}")
+
+    def _take_under_way(self, end_s: float) -> None:
+        """What was given with a delay counts, and all sites that gave to that round end with its result; who asks to
+        leave before it gives nothing. Unless nothing moves. Raises ConnectionError."""
+        told = False
+        while self.phase is Phase.CONTRIBUTED and not self.paused and (left_s := end_s - time.monotonic()) > 0:
+            message = self._next(left_s if told else 0.0)
+            if message is not None:
+                self._serve(message)
+            elif not told:
+                told = True
+                self._say(f"before it leaves, this site waits for the result of round {self.round + 1}")
 
     def close(self) -> None:
         """Give everything back. To the daemon, an unannounced close is the death of the worker."""
