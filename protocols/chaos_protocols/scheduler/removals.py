@@ -118,13 +118,14 @@ def remove_site(situation: Situation, removal: Removal) -> Proposal:
 def _taken_along(situation: Situation, removal: Removal) -> int | None:
     """The newest round of whose state the site may be the only one to have; None: it takes nothing along that anybody
     waits for. A leaver does where no other member's worker has the state and it keeps one; also where that was said
-    before, and its last round is resolved now."""
+    before, and its last round is resolved now: of its last rounds those that were done, as members know that were
+    there."""
     if not removal.left:
         return situation.newest_round
     roster, site, keeps = situation.roster, removal.site, removal.keeps
     before = roster.away(site, removal.incarnation)
     if before is not None and before.lineage == roster.restore_epoch:
-        return before.newest_round
+        return min(before.newest_round, situation.newest_round)
     if situation.active - {site} or keeps is None or keeps.lineage < roster.restore_epoch:
         return None
     # A worker that has the state takes all results up to its last round, also where its script gives nothing more.
