@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,7 +12,10 @@ from tests.unit.protocols.scheduler.scheduler_kit import alive, holds, lose, rep
 from tests.unit.protocols.scheduler.test_operator import spoken
 from tests.unit.protocols.scheduler.test_restore_point import asks, disk
 
+from chaos_protocols.agreement.commands import RemoveSite
 from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.scheduler.removals import Removal, remove_site
+from chaos_protocols.scheduler.reports import ROUNDS_MAX
 from chaos_protocols.wire.control import LeaveRequest, RoundStatusReply
 from chaos_protocols.wire.plans import CheckpointFacts
 
@@ -105,15 +109,30 @@ def test_what_a_leaver_took_along_when_it_failed_before_says_nothing() -> None:
         assert departure(bench).newest_round == newest
 
 
-def test_a_leaver_whose_last_round_is_resolved_without_it_has_taken_along_what_it_had() -> None:
+@pytest.mark.parametrize("done", [REACHED, REACHED + 1], ids=["it was not done", "it was done"])
+def test_a_leaver_whose_last_round_is_resolved_without_it_has_taken_along_what_was_done(done: int) -> None:
+    """That counts after a restart of everybody, too, who then would wait for a round that never was."""
     bench = run_of(B)
     bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
     before = departure(bench)
+    assert before.newest_round == REACHED + 1, "its last one, that is to be done yet"
+    bench.hear(C, msgspec.structs.replace(report(bench, active=False), done_round=done, known_round=done))
     lose(bench, B)
     alive(bench, C, seconds=2 * SETTINGS.failure_timeout_s)
     gone = departure(bench)
     assert bench.machine.roster.resolving
-    assert (gone.lineage, gone.newest_round, gone.name) == (LINEAGE, before.newest_round, before.name)
+    assert (gone.lineage, gone.newest_round, gone.name) == (LINEAGE, done, before.name)
+
+
+def test_a_leaver_that_nobody_remembers_has_taken_along_all_of_its_last_rounds() -> None:
+    """All daemons were restarted since: what it was said to take along stands."""
+    bench = run_of(B)
+    bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
+    before = departure(bench)
+    asked = Removal(site=B, incarnation=1, graceful=False, left=True, resolve=True, reason="left, and has ended")
+    nobody_remembers = replace(bench.machine.scheduler._situation(), newest_round=ROUNDS_MAX)
+    command = remove_site(nobody_remembers, asked).command
+    assert isinstance(command, RemoveSite) and command.departure.newest_round == before.newest_round
 
 
 def test_those_that_stay_wait_for_what_a_leaver_alone_has() -> None:
