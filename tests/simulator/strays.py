@@ -65,6 +65,11 @@ class Doors:
         """Whether the site itself has had a link with this daemon under that key."""
         return self._shown.get((here.site, here.disk.incarnation, site)) == key
 
+    def has_proof(self, here: Node, node: Node) -> bool:
+        """Whether this daemon was linked with a newer start than that one."""
+        assert node.machine is not None
+        return self._newest(here, node.site, node.machine.keys.own)[0] > node.disk.incarnation
+
     def _newest(self, here: Node, site: str, shown: KeyChain) -> tuple[int, bytes]:
         """The newest start of a site that it has proven to this daemon with a key that counts, and that key. It says
         nothing of who shows a key that did not come before that one."""
@@ -167,11 +172,13 @@ def _watch(world: World, node: Node, since_s: float) -> None:
 
 
 def _reaches_anybody(world: World, node: Node) -> bool:
+    """Who could tell it, by the proof that the newer one gave, or will give."""
     assert node.machine is not None
-    passes = world.network.passes
+    passes, newer = world.network.passes, world.nodes[node.site]
     dialled = {*node.machine.roster.site_ids(), *node.peers} - {node.site}
-    there = [site for site in dialled if site in world.nodes and world.nodes[site].alive]
-    return any(passes(node.site, site) and passes(site, node.site) for site in there)
+    there = [one for site in dialled if (one := world.nodes.get(site)) is not None and one.alive]
+    knowing = [one for one in there if newer.alive or world.doors.has_proof(one, node)]
+    return any(passes(node.site, one.site) and passes(one.site, node.site) for one in knowing)
 
 
 def strays(world: World, until_s: float) -> None:
