@@ -274,6 +274,7 @@ async def test_who_is_killed_or_stopped_on_its_way_is_started_anew(tmp_path: Pat
             os.kill(pid, by)
 
     ran = await train(tmp_path, dp=2, pp=1, restarts=1, failure_timeout_s=1.0, watch=watch)
-    check(ran, plans=1)
+    came = [each.fields["worker"] for each in ran.of("worker-came")]
+    check(ran, plans=2 if 1 in came else 1)  # its hello may be there before it is struck
     assert [each.fields["worker"] for each in ran.of("worker-lost")] == [1]
-    assert [each.fields["worker"] for each in ran.of("worker-came")] == [0, 2], "before its first step"
+    assert [worker for worker in came if worker != 1] == [0, 2]

@@ -384,6 +384,8 @@ class Controller:
             case EndGroup(failed=failed):
                 if self._over is not None and not self._over.done():
                     self._over.set_result(failed)
+                    if not failed:
+                        self._processes.trained()
             case _:
                 assert_never(effect)
 

@@ -128,7 +128,7 @@ class WorkerProcesses:
         self._explained_kills = kills()
         """For want of memory: those before the training, and those that were told with a worker's end."""
         self._failed_after: str | None = None
-        """How the first script ended that failed while `run_on` waited for it; None: nobody waits for that."""
+        """How the first script ended that failed once all were `trained`; None: that is not told."""
         self._patience: asyncio.Timeout | None = None
         """Of whoever waits for the end of all."""
         self._none = asyncio.Event()
@@ -250,10 +250,13 @@ class WorkerProcesses:
             self.kill(worker)
         await self._none.wait()
 
+    def trained(self) -> None:
+        """The training is complete, as of now: whose script fails from here on has failed after it."""
+        self._failed_after = ""
+
     async def run_on(self, came: Collection[int]) -> str:
         """The training is complete: until all have ended, whose scripts may go on for as long as they want, unless
         `hurry`. Who never came to it has nothing to do, and is killed. How a script ended that failed; else empty."""
-        self._failed_after = ""
         for worker in self._running.keys() - came:
             self.kill(worker)
         await self.finish(None)

@@ -67,6 +67,38 @@ def test_a_stopped_process_is_told_from_one_that_sleeps() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("trained", "told"), [(True, "worker 0: its process ended with exit code 3"), (False, "")])
+def test_how_a_script_ended_that_failed_is_told_from_the_end_of_the_training_on(trained: bool, told: str) -> None:
+    """Also where its process ends before somebody waits for it. Before that it is a loss like any other."""
+
+    async def run() -> str:
+        memory, gone = os.memfd_create("nothing"), asyncio.Event()
+        group = WorkerProcesses(["sh", "-c", "read _; exit 3"], {}, lambda *_: gone.set(), memory, _reads)
+        group.start(0)
+        if trained:
+            group.trained()
+        READER[0].stdin.close()
+        await gone.wait()
+        found = await group.run_on([0])
+        group.close()
+        os.close(memory)
+        return found
+
+    READER.clear()
+    assert asyncio.run(run()) == told
+
+
+READER: list[Any] = []
+
+
+def _reads(
+    command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]
+) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE)
+    READER.append(process)
+    return process
+
+
 def test_who_never_came_is_told_to_end_and_the_others_have_their_time() -> None:
     ended: list[tuple[int, str, bool]] = []
 
