@@ -4,7 +4,6 @@ in interpreters from which that is taken away (`tests/rigs/as_on_macos`)."""
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -53,7 +52,7 @@ def test_two_sites_train_where_the_system_has_no_more_than_macos(tmp_path: Path)
         wait_for(lambda: clients[0].status().round > before + 20, "the other one goes on")
         up("b")
         wait_for(train_together, "it is back")
-        assert re.search(r"transfer B: done|restore B: done", (tmp_path / "b.log").read_text())
+        told(user, "b", r"((?:transfer|restore) B: done)")
         for name in "ba":
             user.runs("leave", "--config", name)
             user.sees_the_end_of(name)
