@@ -47,11 +47,17 @@ def parameters_of(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
 
 def buffers_of(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
     """The persistent ones. Raises ValueError for one that is in pieces."""
+    for found in persistent_buffers(prefix, model):
+        check_whole(found.name, found.tensor)
+        yield found
+
+
+def persistent_buffers(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
+    """As they are, whole or not."""
     for path, module in _modules(prefix, model):
         transient = module._non_persistent_buffers_set
         for key, tensor in module._buffers.items():
             if tensor is not None and key not in transient:
-                check_whole(f"{path}.{key}", tensor)
                 yield NamedTensor(f"{path}.{key}", module, key, tensor)
 
 

@@ -8,12 +8,10 @@ from typing import Any
 import torch
 
 from chaos.errors import ChangedOutside
+from chaos.frameworks.torch_names import NamedTensor, persistent_buffers
 
 Place = tuple[dict[str, Any], str, object]
 """Where a module keeps a parameter or a layer, under which key, and what is there."""
-
-OwnBuffer = tuple[str, torch.nn.Module, str, torch.Tensor]
-"""A persistent buffer for people, who keeps it under which key, and its tensor of now, which modules may replace."""
 
 
 class ModelPlaces:
@@ -26,7 +24,7 @@ class ModelPlaces:
         self._used = self._in_models()
         self._added: list[tuple[str, torch.Tensor]] = []
         """Parameters that came into the models later."""
-        self._buffers = {(id(module), key): module for _, module, key, _ in self._persistent()}
+        self._buffers = {(id(each.module), each.key): each.module for each in self._persistent()}
         """Those that are registered, and those that were told; their modules are kept, so that a number stays one's."""
         self._remember()
 
@@ -109,16 +107,13 @@ class ModelPlaces:
     def _new_buffers(self) -> list[str]:
         """Those that were not told yet. Another place for a tensor that is registered is no harm."""
         shared = {id(getattr(module, key, None)) for (_, key), module in self._buffers.items()}
-        now = [each for each in self._persistent() if (id(each[1]), each[2]) not in self._buffers]
-        self._buffers.update(((id(module), key), module) for _, module, key, _ in now)
-        return [name for name, _, _, tensor in now if id(tensor) not in shared]
+        now = [each for each in self._persistent() if (id(each.module), each.key) not in self._buffers]
+        self._buffers.update(((id(each.module), each.key), each.module) for each in now)
+        return [each.name for each in now if id(each.tensor) not in shared]
 
-    def _persistent(self) -> Iterator[OwnBuffer]:
+    def _persistent(self) -> Iterator[NamedTensor]:
         for prefix, model in self._models.items():
-            for path, module in model.named_modules():
-                for key, tensor in module._buffers.items():
-                    if tensor is not None and key not in module._non_persistent_buffers_set:
-                        yield ".".join(filter(None, (prefix, path, key))), module, key, tensor
+            yield from persistent_buffers(prefix, model)
 
     def _unregistered(self) -> Iterator[tuple[str, torch.Tensor]]:
         for prefix, model in self._models.items():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from chaos.errors import ChangedOutside
+from chaos.frameworks.torch_names import persistent_buffers
 from chaos.frameworks.torch_places import came_later
 from chaos.frameworks.torch_watch import refuse_another_set
 from chaos.saying import say
@@ -52,9 +53,4 @@ class TrainedSet:
 
     def _buffers_now(self) -> set[str]:
         """The names of the persistent ones."""
-        return {
-            f"{path}.{key}" if path else key
-            for path, module in self._module.named_modules()
-            for key, tensor in module._buffers.items()
-            if tensor is not None and key not in module._non_persistent_buffers_set
-        }
+        return {found.name.removeprefix(".") for found in persistent_buffers("", self._module)}

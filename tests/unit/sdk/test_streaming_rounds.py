@@ -113,37 +113,26 @@ def test_with_a_delay_the_script_goes_on_and_the_result_is_taken_over_later(sock
         assert site.weights.tolist() == [-10.5] * 2 + [-14.0] * 3
 
 
-def test_who_leaves_takes_the_round_under_way_first(socket_file: Path) -> None:
-    """It asked to leave before the result: so it gave nothing, and ended with another model than the others."""
+@pytest.mark.parametrize("waits", [False, True])
+def test_who_leaves_takes_the_round_under_way_first_unless_the_run_waits(socket_file: Path, waits: bool) -> None:
+    """Before, it asked to leave before the result: so it gave nothing, and ended with another model than the others."""
 
     def script(daemon: FakeDaemon) -> None:
         daemon.founder()
         daemon.expect(RoundContributed)
-        answer(daemon, 10.0)
-        daemon.apply(1)
+        if waits:
+            daemon.send(RunPaused(reason="waiting for 2 sites; here: 1"))
+        else:
+            answer(daemon, 10.0)
+            daemon.apply(1)
         daemon.expect_leave()
-        daemon.send(Dismissed(last_round=1, graceful=True, reason="left the run"))
+        daemon.send(Dismissed(last_round=0 if waits else 1, graceful=True, reason="left the run"))
 
     with FakeDaemon(socket_file, script), Descent(socket_file, halves(delay=2)) as site:
         for _ in range(3):
             site.step(1.0)
         site.coordinator.request_node_exit()
-        assert site.coordinator.round == 1
-
-
-def test_who_leaves_while_the_run_waits_goes_without_the_round_under_way(socket_file: Path) -> None:
-    def script(daemon: FakeDaemon) -> None:
-        daemon.founder()
-        daemon.expect(RoundContributed)
-        daemon.send(RunPaused(reason="waiting for 2 sites; here: 1"))
-        daemon.expect_leave()
-        daemon.send(Dismissed(last_round=0, graceful=True, reason="left the run"))
-
-    with FakeDaemon(socket_file, script), Descent(socket_file, halves(delay=2)) as site:
-        for _ in range(3):
-            site.step(1.0)
-        site.coordinator.request_node_exit()
-        assert site.coordinator.round == 0
+        assert site.coordinator.round == (0 if waits else 1)
 
 
 def test_a_result_that_was_looked_for_between_two_steps_waits_for_the_next_one(socket_file: Path) -> None:
