@@ -17,6 +17,7 @@ from aiohttp import web
 from chaos_protocols.agreement.key_commands import keys_of
 from chaos_protocols.events import Event
 from chaos_protocols.fingerprint import site_of_words, words_of
+from chaos_protocols.named_sites import NotOneSite, site_named
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.keys import CHANGES_MAX, KeyChain, with_change
@@ -27,7 +28,6 @@ from chaosd.api.status import ApprovedKey, KeyStatus, Outcome
 from chaosd.config.changes import SITE_ID
 from chaosd.identity import Identity, IdentityError, site_of
 from chaosd.key_files import NEXT_KEY_FILE, drop_next, make_next, next_key, note_agreed
-from chaosd.naming import NotOneSite, site_named
 from chaosd.os_errors import explain
 
 log = logging.getLogger("chaosd.key")

@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from chaos_protocols.errors import RemoteProtocolError
+from chaos_protocols.named_sites import NotOneSite, site_named
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.probe import SEEN_ASK, SEEN_KINDS, SEEN_TELL, SeenHeader, SeenSite, encode
@@ -24,7 +25,6 @@ from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX
 from chaosd.api.answers import Text, json_answer, read_body, refusal
 from chaosd.api.status import SeenHere
 from chaosd.bulk.send_queue import BulkSender
-from chaosd.naming import NotOneSite, site_named
 from chaosd.proxy import Proxy
 from chaosd.reach import answers_as
 from chaosd.transport.errors import LinkClosed

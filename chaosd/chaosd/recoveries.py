@@ -20,6 +20,7 @@ from aiohttp import web
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.events import Event
 from chaos_protocols.membership.starting_over import Outlook
+from chaos_protocols.named_sites import NotOneSite, site_named
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.recovered import NUMBER_BYTES, WITHOUT_MAX
 from chaos_protocols.wishes import FollowWanted, RecoverWithout
@@ -28,7 +29,6 @@ from chaosd.api.answers import Text, json_answer, read_body
 from chaosd.api.status import LostMajority, Outcome
 from chaosd.config.changes import CHANGES_NAME, DialledPeer
 from chaosd.driver import Driver
-from chaosd.naming import NotOneSite, site_named
 from chaosd.trust import TrustList
 
 ANSWER_TIMEOUT_S = 10.0

@@ -20,6 +20,7 @@ from aiohttp import web
 from chaos_protocols.effects import Record
 from chaos_protocols.events import PeersChanged
 from chaos_protocols.fingerprint import words_of
+from chaos_protocols.named_sites import BEGINNING, NotOneSite, site_named
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId, short
 from chaos_protocols.wire.site_status import BANS_MAX
 from chaos_protocols.wishes import BansChanged
@@ -29,7 +30,6 @@ from chaosd.api.status import BlockedSite, ListedPeer, Outcome, PendingSite, Tru
 from chaosd.config.changes import CHANGES_NAME, SITE_ID, DialledPeer, ListChanges, read_changes, write_changes
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
-from chaosd.naming import BEGINNING, NotOneSite, site_named
 
 NAME_CHARACTERS_MAX = 64
 BY_COMMAND, BY_CONFIGURATION, AS_PEER, IN_THE_RUN = "command", "configuration", "peer", "site of the run"

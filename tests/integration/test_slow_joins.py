@@ -75,8 +75,8 @@ def paused(site: Site, words: str) -> str:
 
 @pytest.mark.long
 def test_a_site_that_is_further_away_than_a_lone_founders_rounds_last_is_counted(tmp_path: Path) -> None:
-    """It is outrun, again and again, until the rounds wait for it (spec 8.16), or catches up before: the founder's worker
-    may have stood for the moment that it takes."""
+    """It is outrun, again and again, until the rounds wait for it (spec 8.16), or catches up before: the founder's
+    worker may have stood for the moment that it takes."""
     with cluster_of(tmp_path, {"cleveland": "Cleveland", "hungary": "Hungary"}, min_sites=1) as cluster:
         founder, far = cluster.sites
         behind(cluster, far, FAR_MBIT, FAR_MS)

@@ -12,12 +12,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from chaos_protocols.events import Event, LeaveRequested, LinkChangeRequested, RecoverRequested
+from chaos_protocols.named_sites import NotOneSite, site_named
 from chaos_protocols.names import short
 from chaosd.api.daemon_status import build_status, event_record
 from chaosd.api.status import EventRecord, Outcome, Status
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
-from chaosd.naming import NotOneSite, site_named
 from chaosd.storage.history import History, HistoryRecord
 
 FOLLOWER_QUEUE_MAX = 1000

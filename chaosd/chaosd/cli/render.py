@@ -5,6 +5,7 @@ Names and reasons may come from other sites: they are shown as text, never as ma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -64,8 +65,7 @@ def event_line(record: EventRecord) -> str:
 
 def render_status(status: Status) -> RenderableType:
     """The whole status as a person wants to see it, most important first."""
-    names = {site.site: printable(site.name) or short(site.site) for site in status.sites}
-    names = {site: printable(name) for site, name in status.called.items()} | names
+    names = _names(status)
     parts: list[RenderableType] = [_headline(status, names)]
     if status.paused:
         parts.append(_paused(status))
@@ -208,6 +208,18 @@ def _headline(status: Status, names: dict[str, str]) -> Text:
     return text
 
 
+def _names(status: Status) -> dict[str, str]:
+    """By id; with the beginning of the id where another site of the run has that name, too."""
+    often = Counter(site.name for site in status.sites)
+    alone = {site.site: printable(site.name) or short(site.site) for site in status.sites}
+    twins = {
+        site.site: f"{alone[site.site]} ({short(site.site)})"
+        for site in status.sites
+        if site.name and often[site.name] > 1
+    }
+    return {site: printable(name) for site, name in status.called.items()} | alone | twins
+
+
 class _Sites:
     """Each site on one line. Where its address has no room there (an outer name, IPv6) all stand below, whole: one that
     is broken over lines cannot be copied."""
@@ -221,9 +233,10 @@ class _Sites:
             yield whole
             return
         yield self._table(addresses=False)
+        names = _names(self._status)
         below = Table(*_columns("site", "address", folded=BROKEN), box=SIMPLE_HEAD, pad_edge=False)
         for site in self._status.sites:
-            below.add_row(Text(printable(site.name) or short(site.site)), Text(printable(site.address) or UNKNOWN))
+            below.add_row(Text(names[site.site]), Text(printable(site.address) or UNKNOWN))
         yield below
 
     def _table(self, *, addresses: bool) -> Table:

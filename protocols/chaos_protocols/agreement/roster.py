@@ -8,6 +8,7 @@ set no view is in force (spec 6.4).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated
@@ -158,9 +159,17 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._records.get(site)
 
     def called(self, site: SiteId) -> str:
-        """Its name, for people; the beginning of its id where it is not in the roster."""
+        """Its name, for people, with the beginning of its id where another site has that name, too; where it is not in
+        the roster that alone."""
         record = self._records.get(site)
-        return record.name if record is not None else short(site)
+        if record is None:
+            return short(site)
+        return f"{record.name} ({short(site)})" if record.name in self._shared_names else record.name
+
+    @cached_property
+    def _shared_names(self) -> frozenset[str]:
+        counted = Counter(record.name for record in self.sites)
+        return frozenset(name for name, sites in counted.items() if sites > 1)
 
     def member_ids(self) -> tuple[SiteId, ...]:
         """Sites that are full members (not learners), ascending."""

@@ -128,11 +128,10 @@ class CatchUp:
         if not isinstance(command, PromoteSite) or not command.waits:
             return
         outbox, replica = self._outbox, self._replica
-        record = self._membership.roster.record(command.site)
         first, limit_s = command.views[-1].first_round, outbox.settings.transfer_stall_s
         reason = f"round {first} waits for it, {limit_s:g} s at most{replica.late}"
-        name = record.name if record is not None else command.site
         if not replica.known:
+            name = self._membership.roster.called(command.site)
             outbox.record("scale-out", name, "it could not catch up with the run by itself", "", None, reason)
         if command.site == outbox.facts.site and self._rounds.worker_round is not None:  # or the state was lost since
             self._held_round, self._deadline_s = first, None

@@ -84,21 +84,21 @@ class AwaitedSites:
         """A site of the roster whose worker has not asked, or whose disk has got a newer checkpoint since it did. A
         worker may outlive its daemon, and comes back to it within `restore_wait_s`; where no round was done yet there
         is nothing that it could bring."""
-        reports, settings = self._reports, self._facts.settings
+        reports, settings, name = self._reports, self._facts.settings, self._facts.roster.called(record.site)
         report = self._facts.own_report() if record.site == self._facts.site else reports.of(record)
         if self._offers.has_spoken(record):
             return None if report is None else self._unoffered(record, report.checkpoint, best)
         if report is None or not reports.spoke_lately(record, now_s):
-            return Awaited(site=record.site, name=record.name, why="it has not reported")
+            return Awaited(site=record.site, name=name, why="it has not reported")
         if report.memory_checkpoint:
-            return Awaited(site=record.site, name=record.name, why="its daemon has a state, its worker is away")
+            return Awaited(site=record.site, name=name, why="its daemon has a state, its worker is away")
         stored = report.checkpoint
         if stored is not None and (best is None or (stored.lineage, stored.round) > best):
             why = f"its disk has round {stored.round}, its worker is away"
-            return Awaited(site=record.site, name=record.name, why=why)
+            return Awaited(site=record.site, name=name, why=why)
         patience_s = settings.restore_wait_s if reports.reached_round() else settings.transfer_stall_s
         if record.state == "member" and stood_s < patience_s:
-            return Awaited(site=record.site, name=record.name, why="its worker is away")
+            return Awaited(site=record.site, name=name, why="its worker is away")
         return None
 
     def _unoffered(self, record: SiteRecord, stored: CheckpointFacts | None, best: Age | None) -> Awaited | None:
@@ -106,7 +106,7 @@ class AwaitedSites:
         if stored is None or (best is not None and (stored.lineage, stored.round) <= best):
             return None
         why = f"its disk has round {stored.round} by now, and it has not offered that yet"
-        return Awaited(site=record.site, name=record.name, why=why)
+        return Awaited(site=record.site, name=self._facts.roster.called(record.site), why=why)
 
     def _departed(self, best: Age | None) -> Iterator[Departure]:
         """Sites that failed, or left as the only ones with the state, and may have a newer one. Any other one that left

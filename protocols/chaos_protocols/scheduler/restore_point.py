@@ -14,9 +14,10 @@ from collections.abc import Sequence
 import msgspec
 
 from chaos_protocols.agreement.commands import SetRestorePoint
-from chaos_protocols.agreement.roster import View
+from chaos_protocols.agreement.roster import SiteRecord, View
 from chaos_protocols.agreement.views import connects, make_view
-from chaos_protocols.names import SiteId
+from chaos_protocols.named_sites import sites_named
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.decisions import Decision, Note, SiteFailed
 from chaos_protocols.scheduler.facts import Facts
@@ -33,9 +34,6 @@ CHECKPOINT_RATE_MIN_BYTES_PER_S = 50e6
 
 OPERATOR_VERSION = 4
 """Who speaks less does not know that an operator can decide."""
-
-PREFIX_MIN = 4
-"""So many characters of an id stand for it."""
 
 NAMED_MAX = 16
 """Sites in one text; of the others the number."""
@@ -175,7 +173,7 @@ class RestorePoint:
         reason = self._what_follows(chosen)
         note = Note(
             kind="restore-point",
-            subject=chosen.record.name,
+            subject=self._called(chosen.record),
             cause="an operator decided it" if operator else "no member has the training state",
             outcome="done",
             reason=reason,
@@ -255,7 +253,7 @@ class RestorePoint:
     def _why_it_waits(self, best: Candidate | None, awaited: tuple[Awaited, ...], reached: int, stood_s: float) -> str:
         """In words, for everybody."""
         lost = f"no member that trains has the state of round {reached}"
-        here = "none is here" if best is None else f"the newest here: round {best.round} at {best.record.name}"
+        here = "none is here" if best is None else f"the newest here: round {best.round} at {self._called(best.record)}"
         if awaited:
             names = ", ".join(map(str, awaited[:NAMED_MAX]))
             more = f" and {len(awaited) - NAMED_MAX} more" if len(awaited) > NAMED_MAX else ""
@@ -264,7 +262,7 @@ class RestorePoint:
             lost += f", and no site has another one; waiting for a worker or a checkpoint that has it ({here})"
         if stood_s < self._facts.settings.restore_wait_s:
             return lost
-        choices = "" if best is None else f"`{_from(best)}` goes on from there, "
+        choices = "" if best is None else f"`{self._from(best)}` goes on from there, "
         return f"{lost}. An operator may decide otherwise: {choices}`chaosd recover --anew` begins again with round 1"
 
     def _offered_by(self, strangers: Sequence[Candidate]) -> str:
@@ -272,10 +270,9 @@ class RestorePoint:
         told = min((one for one in strangers if one.round), key=lambda one: one.rank, default=None)
         if told is None:
             return ""
-        name = told.record.name
         return (
-            f". {name} offers a state of round {told.round}, but never was in this run: only an operator can take "
-            f"that (`{_from(told)}`)"
+            f". {self._called(told.record)} offers a state of round {told.round}, but never was in this run: only an "
+            f"operator can take that (`{self._from(told)}`)"
         )
 
     def _tell_what_is_awaited(self, now_s: float) -> Decision | None:
@@ -299,7 +296,7 @@ class RestorePoint:
 
         if roster.restored_by == request.request:
             whose = roster.record(roster.restored_from[0]) if roster.restored_from is not None else None
-            name = whose.name if whose is not None else "a site"
+            name = self._called(whose) if whose is not None else "a site"
             return answer(True, f"the run goes on from the state of round {roster.resolved_round} of {name}")
         if roster.model is None:
             return answer(
@@ -323,7 +320,12 @@ class RestorePoint:
         if self._order is None:
             return None
         site, request = self._order
-        found = [one for one in self.offers.candidates() if self._is_meant(one, request)]
+        offered = self.offers.candidates()
+        if request.origin:
+            meant = self._meant(request.origin)
+            found = [one for one in offered if {one.record.site} == meant and 0 < one.round == request.round]
+        else:
+            found = [one for one in offered if one.round == 0]
         best = min(
             found, key=lambda one: (one.record.site != site, one.rank) if not request.origin else one.rank, default=None
         )
@@ -331,24 +333,28 @@ class RestorePoint:
             self._order = None
         return best
 
-    def _is_meant(self, one: Candidate, request: RecoverRequest) -> bool:
-        if not request.origin:
-            return one.round == 0
-        site, origin = one.record.site, request.origin
-        named = origin in (site, one.record.name) or (len(origin) >= PREFIX_MIN and site.startswith(origin))
-        return named and one.round == request.round and one.round > 0
+    def _meant(self, origin: str) -> set[SiteId]:
+        """Whom an operator may mean. Who calls itself as another site does, or as its id begins, does not go for it."""
+        records = (*self._facts.roster.sites, *(one.record for one in self.offers.candidates()))
+        return sites_named(origin, [(record.site, record.name) for record in records])
+
+    def _called(self, record: SiteRecord) -> str:
+        """What an operator types for it, and nobody else is called."""
+        words = (record.name, short(record.site))
+        return next((word for word in words if self._meant(word) == {record.site}), record.site)
+
+    def _from(self, one: Candidate) -> str:
+        """As it is typed at a shell, which is to see one word in whatever another site calls itself."""
+        return f"chaosd recover --from {shlex.quote(f'{self._called(one.record)}:{one.round}')}"
 
     def _what_there_is(self, request: RecoverRequest) -> str:
         """For an operator who asked for something else."""
         found = [one for one in self.offers.candidates() if one.round]
         found.sort(key=lambda one: one.rank)
-        there = "; ".join(f"{one.record.name}:{one.round} ({one.source})" for one in found[:NAMED_MAX])
+        there = "; ".join(f"{self._called(one.record)}:{one.round} ({one.source})" for one in found[:NAMED_MAX])
         if not request.origin:
             return "no fresh worker is there to begin anew with: start a training script at a site, then ask again"
         wanted = f"{request.origin} offers no state of round {request.round}"
+        if len(self._meant(request.origin)) > 1:
+            wanted = f"more than one site may be meant by {request.origin}"
         return f"{wanted}; there are: {there or 'none, or not yet: each needs its daemon and a worker'}"
-
-
-def _from(one: Candidate) -> str:
-    """As it is typed at a shell, which is to see one word in whatever another site calls itself."""
-    return f"chaosd recover --from {shlex.quote(f'{one.record.name}:{one.round}')}"

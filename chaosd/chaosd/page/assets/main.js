@@ -20,10 +20,13 @@ const paceCurve = new Curve(by("chart-pace"));
 const bytesCurve = new Curve(by("chart-bytes"), 2);
 let stream = null;
 
-/** The name of a site by its id, or by the beginning of it that events use. */
+/** The name of a site by its id, or by the beginning of it that events use; with that where another site has it, too. */
 function nameOf(site) {
-  const found = seen.status?.sites.find((one) => one.site === site || (site.length >= 4 && one.site.startsWith(site)));
-  return plain(found?.name || seen.status?.called[site]) || short(plain(site));
+  const sites = seen.status?.sites ?? [];
+  const found = sites.find((one) => one.site === site || (site.length >= 4 && one.site.startsWith(site)));
+  const name = plain(found?.name || seen.status?.called[site]);
+  const shared = name && found && sites.filter((one) => one.name === found.name).length > 1;
+  return shared ? `${name} (${short(found.site)})` : name || short(plain(site));
 }
 
 // -- what comes
@@ -162,7 +165,7 @@ function showSites(status) {
   keyed(by("sites"), status.sites, (site) => site.site, makeSiteRow, (row, site) => {
     classes(row, site.site === status.site ? "self" : "");
     const roles = [site.site === status.site ? "this" : "", site.site === status.scheduler ? "scheduler" : ""].filter(Boolean).join(", ");
-    cell(row, 0, (plain(site.name) || short(site.site)) + (roles ? ` (${roles})` : ""));
+    cell(row, 0, nameOf(site.site) + (roles ? ` (${roles})` : ""));
     cell(row, 1, short(site.site), "tight");
     cell(row, 2, plain(site.state), site.state === "member" ? "tight good" : "tight warn");
     cell(row, 3, site.voter ? "yes" : "no");

@@ -67,7 +67,7 @@ export function drawOverlay(svg, status, names) {
     ring.setAttribute("r", site.site === status.scheduler ? 19 : 0);
     root.setAttribute("r", tree.roots.has(site.site) ? 4 : 0);
     placeLabels(label, under, (x - WIDTH / 2) / RADIUS_X, (y - HEIGHT / 2) / RADIUS_Y);
-    const name = plain(site.name) || short(site.site);
+    const name = names(site.site);
     const most = sites.length > 8 ? 13 : 24;
     write(label, name.length > most ? `${name.slice(0, most - 1)}\u2026` : name);
     const roles = [site.site === status.site ? "this site" : "", site.site === status.scheduler ? "scheduler" : ""].filter(Boolean);

@@ -32,6 +32,13 @@ def test_ids_in_the_planners_reason_become_names() -> None:
     assert "its slowest link alpha - beta carries 100.0 Mbit/s" in text and HERE not in text
 
 
+def test_two_sites_of_one_name_are_told_apart() -> None:
+    here, there = sample_status().sites
+    twins = (here, msgspec.structs.replace(there, name=here.name))
+    text = shown(msgspec.structs.replace(sample_status(), sites=twins, averaging=ONE_TREE))
+    assert f"its slowest link alpha ({HERE[:8]}) - alpha ({THERE[:8]}) carries" in text
+
+
 def test_who_is_blocked_is_named_with_the_way_back() -> None:
     text = shown(msgspec.structs.replace(sample_status(), blocked=(THERE, "c" * 32)))
     assert "blocked by this site's operator: beta, cccccccc (`chaosd unblock SITE`)" in text

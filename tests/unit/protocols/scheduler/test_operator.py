@@ -101,6 +101,23 @@ def test_what_is_not_there_is_refused_with_what_there_is(origin: str, round_numb
     assert adopted(bench) is None
 
 
+@pytest.mark.parametrize("name", ["site b", B[:8], B[:4]])
+def test_a_stranger_is_not_taken_for_the_member_after_which_it_calls_itself(name: str) -> None:
+    bench = standing(B, C)
+    asks(bench, B, checkpoint=disk(LATEST - 3))
+    joins(bench, D, name=name, versions=SPOKEN, worker_round=LATEST - 3)
+    answer = decides(bench, name, LATEST - 3)
+    assert answer is not None and not answer.done
+    plain = "site b" if name != "site b" else B[:8] if name != B[:8] else B
+    assert f"more than one site may be meant by {name}; there are: " in answer.reason
+    assert f"{plain}:{LATEST - 3}" in answer.reason and f"{D[:8]}:{LATEST - 3}" in answer.reason
+    alive(bench, B, C, seconds=0.5)
+    assert adopted(bench) is None
+    decides(bench, plain, LATEST - 3)
+    alive(bench, B, C, seconds=0.5)
+    assert adopted(bench) == (B, LATEST - 3)
+
+
 def test_nothing_to_go_on_from_and_nothing_to_begin_with_is_said() -> None:
     bench = standing(B)
     for origin, said in (("", "no fresh worker"), ("site b", "none, or not yet")):

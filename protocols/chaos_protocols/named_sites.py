@@ -16,6 +16,16 @@ TYPED_CHARACTERS_MAX = 64
 """Of what was typed, in an answer."""
 
 
+def sites_named(text: str, among: Iterable[tuple[SiteId, str]]) -> set[SiteId]:
+    """Those that may be meant; see `site_named`. A whole id means its site whatever others call themselves; a name that
+    is the beginning of another site's id may mean that one as well."""
+    pairs = list(among)
+    if any(site == text for site, _ in pairs):
+        return {SiteId(text)}
+    begins = BEGINNING.fullmatch(text) is not None
+    return {site for site, name in pairs if (name and name == text) or (begins and site.startswith(text))}
+
+
 class NotOneSite(Exception):
     """None of the sites in question is meant, or several may be. Its text is for people, and names them all."""
 
@@ -27,9 +37,7 @@ def site_named(text: str, among: Iterable[tuple[SiteId, str]], what: str) -> Sit
     names: dict[SiteId, str] = {}
     for site, name in pairs:
         names.setdefault(site, name)
-    found = {site for site in names if site == text} or {site for site, name in pairs if name and name == text}
-    if not found and BEGINNING.fullmatch(text):
-        found = {site for site in names if site.startswith(text)}
+    found = sites_named(text, pairs)
     if len(found) == 1:
         return found.pop()
     known = ", ".join(f"{name} ({short(site)})" if name else short(site) for site, name in names.items())
