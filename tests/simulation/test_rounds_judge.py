@@ -6,7 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.simulator.oracles_rounds import Era, RoundsOracle
-from tests.unit.protocols.one_site import A, B, roster_of
+from tests.unit.protocols.one_site import MODEL, A, B, roster_of
+
+from chaos_protocols.agreement.commands import SetRestorePoint
+from chaos_protocols.settings import SiteSettings
 
 FROM_B, ANEW = 10, 12
 """Entries: the run goes on from b's worker, at round 2; b has left, and it begins anew."""
@@ -35,3 +38,32 @@ def test_who_has_left_trains_from_the_state_of_the_run_as_it_was_while_it_took_p
 
 def test_what_it_trains_from_has_to_be_the_runs_all_the_same() -> None:
     assert judged(ANEW, "t2") != []
+
+
+def taken(*, chosen: str, after_s: float, round: int) -> list[str]:
+    """Site b trains from the state of round 2; a's of `round` is taken so long after the run has gone on from
+    `chosen`."""
+    broken: list[str] = []
+    rounds = SimpleNamespace(active=True, worker_round=2)
+    machine: Any = SimpleNamespace(rounds=rounds, incarnation=1, membership=SimpleNamespace(begun=True))
+    machine.roster = SimpleNamespace(epoch=FROM_B)
+    world = SimpleNamespace(now_s=after_s, settings=SiteSettings())
+    site_b = SimpleNamespace(site=B, name="b", machine=machine, stopped=False, world=world)
+    nodes: Any = {A: SimpleNamespace(site=A, name="a", machine=None), B: site_b}
+    oracle = RoundsOracle(lambda _, told: broken.append(told), nodes)  # type: ignore[arg-type, return-value]
+    oracle.eras = [Era(FROM_B, 2, True, None, chosen=chosen)]
+    roster = roster_of(A, B)
+    record = roster.record(A)
+    assert record is not None
+    command = SetRestorePoint(record=record, links=(), round=round, model=MODEL, views=())
+    oracle._adopted(ANEW, command, roster)
+    return broken
+
+
+def test_who_could_not_read_its_checkpoint_in_its_time_may_have_read_it_while_another_one_is_chosen() -> None:
+    """Seed 6175761: it had, 20 ms before."""
+    over_s = SiteSettings().transfer_stall_s
+    assert taken(chosen=B, after_s=over_s, round=2) == []
+    assert taken(chosen=B, after_s=over_s / 2, round=2), "its time was not over"
+    assert taken(chosen=B, after_s=over_s, round=1), "the other one's state is older"
+    assert taken(chosen=A, after_s=over_s, round=2), "it was not chosen"

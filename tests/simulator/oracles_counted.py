@@ -41,8 +41,9 @@ class CountedOracle:
 
     def __init__(self, fail: Fail, world: World) -> None:
         self._fail, self._world = fail, world
-        self._offers: dict[str, tuple[Worker, int, int]] = {}
-        """Of each site: whose part lies ready, which attempt of that worker it is, and for which round."""
+        self._offers: dict[str, tuple[Worker, int, int, int]] = {}
+        """Of each site: whose part lies ready, which attempt of that worker it is, for which round, and since which
+        entry the run has the state from which it was computed."""
         self._nothing: dict[str, Tag] = {}
         """To which tag a site has given weight 0 in this step."""
         self._judged = (0, 0)
@@ -63,6 +64,8 @@ class CountedOracle:
         """Invariant 3: nobody gives nothing while a part of that round lies ready. Once its site counts that round as
         done the part has had its round; where an earlier one is then agreed to stand, the site has fallen behind (spec
         10.9): another may have the state after the round that counted it."""
+        machine = node.machine
+        assert machine is not None
         worker = node.worker
         if (
             worker is not None
@@ -70,15 +73,15 @@ class CountedOracle:
             and event.weight
             and event.ready_bytes is None
         ):
-            self._offers[node.site] = (worker, worker.attempt, event.round)
-        machine = node.machine
-        assert machine is not None
+            self._offers[node.site] = (worker, worker.attempt, event.round, machine.roster.restore_epoch)
         offer = self._offers.get(node.site)
         if offer is not None and machine.rounds.completed_round >= offer[2]:
             del self._offers[node.site]
         tag = self._nothing.pop(node.site, None)
         if tag is None or not self._lies_ready(node, tag.round):
             return
+        if offer is not None and offer[3] != machine.roster.restore_epoch:
+            return  # another state is the run's since: it could not read its checkpoint in its time (spec 13.6)
         if machine.leaving:
             return  # its worker, which is to go, may go on for as long as it takes to be told
         if machine.roster.bounds_of(tag.round).clip_radius and not machine.rounds.digest:
@@ -86,7 +89,7 @@ class CountedOracle:
         self._fail(3, f"{node.name} gives nothing to round {tag.round}, though its worker's part of it lies ready")
 
     def _lies_ready(self, node: Node, number: int) -> bool:
-        worker, attempt, offered = self._offers.get(node.site, (None, 0, 0))
+        worker, attempt, offered, _ = self._offers.get(node.site, (None, 0, 0, 0))
         if worker is None or offered != number or worker is not node.listening or not node.odd.answers:
             return False
         return worker.training and worker.attempt == attempt and worker.round == number - 1

@@ -46,6 +46,9 @@ class Era:
     tags: dict[int, set[Tag]] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     newest: int = 0
+    chosen: str = ""
+    """Whose state it begins with, if it is an adopted one."""
+    begun_s: float = 0.0
 
     def owner(self, number: int, *, state: bool = False) -> Era | None:
         """The era in which this round was, or will be, done; None: before the run took over a worker's state."""
@@ -88,7 +91,9 @@ class RoundsOracle:
         if isinstance(command, RoundResolved | SetRestorePoint) or not self.eras:
             previous = self.eras[-1] if self.eras else None
             adopted = not isinstance(command, RoundResolved)
-            self.eras.append(Era(index, roster.resolved_round, adopted, previous))
+            chosen = command.record.site if isinstance(command, SetRestorePoint) else ""
+            begun_s = max((node.world.now_s for node in self._nodes.values()), default=0.0)
+            self.eras.append(Era(index, roster.resolved_round, adopted, previous, chosen=chosen, begun_s=begun_s))
             self._indices.append(index)
             self.rounds_done = min(self.rounds_done, roster.resolved_round)
 
@@ -151,8 +156,9 @@ class RoundsOracle:
                 self._fail(2, f"round {era.newest} was done, {command.round} is resolved: more than one round is lost")
 
     def _adopted(self, index: int, command: SetRestorePoint, roster: Roster) -> None:
-        """Invariant 2: the run takes over a state only where no member that trains is left."""
-        site = command.record.site
+        """Invariant 2: the run takes over a state only where no member that trains is left. One that was chosen, and
+        could not read its checkpoint in its time (13.6), may have read it while another one is chosen for it."""
+        site, era = command.record.site, self.eras[-1] if self.eras else None
         for record in roster.sites:
             node = self._nodes[record.site]
             machine = node.machine
@@ -162,8 +168,17 @@ class RoundsOracle:
                 continue
             has_state = machine.rounds.active or bool(machine.participation.absence.rests)
             trains = has_state and machine.rounds.worker_round is not None and record.site != site
+            if era is not None and record.site == era.chosen and self._was_late(node, era, command):
+                continue
             if trains and machine.roster.epoch >= self.eras[-1].index and not node.stopped:
                 self._fail(2, f"entry {index} takes over the state of {site}, while {node.name} trains")
+
+    def _was_late(self, node: Node, era: Era, command: SetRestorePoint) -> bool:
+        """No round was done since it was chosen, its time was over when the other one was proposed, which is a moment
+        before, and that one's state is no older."""
+        settings = node.world.settings
+        over_s = era.begun_s + settings.transfer_stall_s - settings.failure_timeout_s
+        return self.rounds_done <= era.resolved_round <= command.round and node.world.now_s >= over_s
 
     # -- what goes into a round
 
