@@ -1,4 +1,4 @@
-"""Rows 133 and later of docs/found-by-simulation.md, see `undone`."""
+"""Rows 133 to 162 of docs/found-by-simulation.md, see `undone`."""
 
 from __future__ import annotations
 

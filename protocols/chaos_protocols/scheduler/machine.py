@@ -368,6 +368,7 @@ class SchedulerMachine:
             done=host.done_round,
             active=self.term.reports.active_sites(),
             holding=self.term.reports.holding_sites(),
+            ending=self.term.reports.ending_sites(),
             figures=RunFigures(
                 round_bytes=self.pace.round_bytes, round_s=self.pace.round_s, hold_s=host.settings.join_hold_s
             ),

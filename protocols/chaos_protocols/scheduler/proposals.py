@@ -68,6 +68,8 @@ class Situation:
     """Members whose workers have the state, and train."""
     holding: frozenset[SiteId] = frozenset()
     """Those, and members whose workers have it and give nothing more."""
+    ending: frozenset[SiteId] = frozenset()
+    """Of these the ones that leave, too."""
     figures: RunFigures = UNKNOWN
     """What its rounds ask of a joiner's links."""
     newest_round: int = 0

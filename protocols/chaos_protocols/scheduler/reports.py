@@ -152,9 +152,11 @@ class Reports:
         return max(own.known_round, self._facts.roster.resolved_round, *known)
 
     def done_rounds(self) -> dict[SiteId, int]:
-        """Until which round every site that has reported is, and this one."""
-        done = {site: report.done_round for site, (report, _) in self._newest.items()}
-        return done | {self._facts.site: self._facts.done_round}
+        """Until which round members are that have reported since a round was last resolved, and this one. What was done
+        before may have to be done once more: by a start that was none yet, or since the run went back."""
+        facts, resolved = self._facts, self._facts.roster.resolved_epoch
+        done = {site: one.done_round for site, one in self.of_members().items() if one.epoch >= resolved}
+        return done | {facts.site: facts.done_round}
 
     def active_sites(self) -> frozenset[SiteId]:
         """Members whose workers have the state and train, as far as they have reported."""
@@ -163,6 +165,11 @@ class Reports:
     def holding_sites(self) -> frozenset[SiteId]:
         """Members whose workers have the state: those that train, and those that only take the results any more."""
         return self.active_sites() | {site for site, report in self.of_members().items() if report.worker_round}
+
+    def ending_sites(self) -> frozenset[SiteId]:
+        """Members whose workers have the state and give nothing more, as they leave: they do not only pause."""
+        found = {site for site, report in self.of_members().items() if report.worker_round and not report.rests}
+        return frozenset(found) - self.active_sites()
 
     def anybody_active(self) -> bool:
         return next(self._active(), None) is not None

@@ -92,6 +92,11 @@ class AwaitedSites:
             return Awaited(site=record.site, name=name, why="it has not reported")
         if report.memory_checkpoint:
             return Awaited(site=record.site, name=name, why="its daemon has a state, its worker is away")
+        held = (self._facts.roster.restore_epoch, report.worker_round)
+        if report.worker_round and record.state == "member" and (best is None or held > best):
+            # A leaver that cannot go yet; when it has gone its departure says what it took along.
+            why = f"its worker has the state of round {report.worker_round}, and gives nothing more"
+            return Awaited(site=record.site, name=name, why=why)
         stored = report.checkpoint
         if stored is not None and (best is None or (stored.lineage, stored.round) > best):
             why = f"its disk has round {stored.round}, its worker is away"
@@ -111,22 +116,27 @@ class AwaitedSites:
     def _departed(self, best: Age | None) -> Iterator[Departure]:
         """Sites that failed, or left as the only ones with the state, and may have a newer one. Any other one that left
         took nothing along that anybody waits for; who was let in again speaks for itself."""
-        roster = self._facts.roster
+        roster, banned = self._facts.roster, self._reports.banned()
         if not self._reports.reached_round():
             return
         for gone in roster.departed:
-            if gone.cause == "banned" or not gone.lineage or roster.record(gone.site) is not None:
+            if not gone.lineage or roster.record(gone.site) is not None:
+                continue
+            if gone.cause == "banned" or gone.site in banned:
                 continue
             if best is None or self._newest(gone) > best:
                 yield gone
 
     def _newest(self, gone: Departure) -> Age:
         """No state that it took along is newer. Of a leaver's last rounds those count that were done; where all daemons
-        were restarted nobody remembers which were, and journals note them every so often: all may have been."""
+        were restarted nobody remembers which were, and journals note them every so often: all may have been. So may
+        those of a history before the present one: how far that has come says nothing of them."""
         if gone.cause != "left":
             return self._removals.newest(gone)
-        done = self._reports.reached_round() if self._reports.lived_through() else gone.newest_round
-        return (gone.lineage, min(gone.newest_round, done))
+        told = (gone.lineage, gone.newest_round)
+        if gone.lineage != self._facts.roster.restore_epoch or not self._reports.lived_through():
+            return told
+        return min(told, (gone.lineage, self._reports.reached_round()))
 
     def _outside(self, gone: Departure, best: Age | None) -> Awaited | None:
         """What it said since counts, though no member has a link to it yet: who lost what it had brings nothing."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from chaos_protocols.agreement.commands import SetRestorePoint
-from chaos_protocols.agreement.roster import SiteRecord, View
+from chaos_protocols.agreement.roster import ModelFacts, SiteRecord, View
 from chaos_protocols.agreement.views import connects, make_view
 from chaos_protocols.named_sites import sites_named
 from chaos_protocols.names import SiteId, short
@@ -53,10 +53,13 @@ class RestorePoint:
         """Since when no member has trained."""
         self._loading: tuple[SiteId, float] | None = None
         """The site that was chosen, and until when it may read its checkpoint, if it has to."""
+        self._looked = False
+        """Whether the scheduler before had chosen one was looked for."""
         self._proposed: Candidate | None = None
         """Whose state the last decision was to go on from."""
         self._order: tuple[SiteId, RecoverRequest] | None = None
-        """An operator's word, not carried out yet, and the site where it was given."""
+        """An operator's word, not carried out yet, and the site where it was given. It is about a run that stands: when
+        that goes on it is over, or it would be carried out the next time, over whatever was done since."""
         self._told_s = float("-inf")
         """When everybody was last told what is waited for."""
 
@@ -69,7 +72,7 @@ class RestorePoint:
         trains = (roster.model is not None and facts.active) or self._reports.anybody_active()
         self._forget_who_trains()
         if roster.resolving or trains or self._reports.anybody_rests():
-            self._inactive_since_s, self.waiting = None, ""
+            self._inactive_since_s, self.waiting, self._order = None, "", None
             return None
         if self._inactive_since_s is None:
             self._inactive_since_s = now_s
@@ -91,7 +94,8 @@ class RestorePoint:
     def asked(self, site: SiteId, request: StateRequest) -> None:
         """A site of the roster asks for the state, and says what it has. Not who was chosen, and has not heard of that
         yet: it asks again if it has to."""
-        if self._loading is None or site != self._loading[0] or self._knows_its_choice(site):
+        loading = self._who_loads()
+        if loading is None or site != loading[0] or self._knows_its_choice(site):
             self.offers.inside(site, request)
 
     def _knows_its_choice(self, site: SiteId) -> bool:
@@ -118,8 +122,7 @@ class RestorePoint:
         chosen, site = self._proposed, self._proposed.record.site
         self.offers.is_void(site)
         self._order, self.waiting = None, ""
-        reading_s = chosen.model.state_bytes / CHECKPOINT_RATE_MIN_BYTES_PER_S
-        self._loading = (site, now_s + self._facts.settings.transfer_stall_s + reading_s)
+        self._looked, self._loading = True, (site, now_s + self._reading_s(chosen.model))
 
     def _nobody_trains(self, now_s: float) -> bool:
         """Whether that is certain, and not only unheard."""
@@ -202,7 +205,7 @@ class RestorePoint:
         self.waiting = ""
         if self._reads_its_checkpoint(now_s):
             return None
-        roster, offered = self._facts.roster, self.offers.candidates()
+        roster, offered = self._facts.roster, self._offered()
         candidates = [one for one in offered if self._is_of_the_run(one)]
         reached = self._reports.reached_round()
         best = min((one for one in candidates if one.round or not reached), key=lambda one: one.rank, default=None)
@@ -218,6 +221,11 @@ class RestorePoint:
             self.waiting = self._why_it_waits(best, awaited, reached, stood_s) + self._offered_by(strangers)
             return None
         return best
+
+    def _offered(self) -> list[Candidate]:
+        """Not by whom most members want out since it has asked: a state is no way in."""
+        banned = {*self._facts.roster.banned, *self._reports.banned()}
+        return [one for one in self.offers.candidates() if one.record.site not in banned]
 
     def _is_unsaved(self) -> bool:
         """Nobody has, or had, a checkpoint of the present history."""
@@ -240,13 +248,34 @@ class RestorePoint:
     def _reads_its_checkpoint(self, now_s: float) -> bool:
         """A site was chosen, and has not asked again: it will train with no entry in the log, and no other one is
         chosen."""
-        if self._loading is None:
+        loading = self._who_loads()
+        if loading is None:
             return False
-        site, until_s = self._loading
+        site, until_s = loading
         if self._facts.roster.record(site) is not None and not self.offers.asks(site) and now_s < until_s:
             return True
         self._loading = None
         return False
+
+    def _who_loads(self) -> tuple[SiteId, float] | None:
+        if not self._looked:
+            self._looked, self._loading = True, self._chosen_before()
+        return self._loading
+
+    def _chosen_before(self) -> tuple[SiteId, float] | None:
+        """By the scheduler before, as the roster says, if no round was done since: it may be reading its checkpoint
+        still. That scheduler may have gone, and what the others have may be newer: an operator may have decided."""
+        roster = self._facts.roster
+        if roster.restored_from is None or roster.model is None:
+            return None
+        site, incarnation = roster.restored_from
+        record, done_since = roster.record(site), self._reports.reached_round() > roster.resolved_round
+        if record is None or record.incarnation != incarnation or done_since:
+            return None
+        return (site, self._led_since_s + self._reading_s(roster.model))
+
+    def _reading_s(self, model: ModelFacts) -> float:
+        return self._facts.settings.transfer_stall_s + model.state_bytes / CHECKPOINT_RATE_MIN_BYTES_PER_S
 
     # -- what is waited for
 
@@ -320,7 +349,7 @@ class RestorePoint:
         if self._order is None:
             return None
         site, request = self._order
-        offered = self.offers.candidates()
+        offered = self._offered()
         if request.origin:
             meant = self._meant(request.origin)
             found = [one for one in offered if {one.record.site} == meant and 0 < one.round == request.round]
@@ -349,7 +378,7 @@ class RestorePoint:
 
     def _what_there_is(self, request: RecoverRequest) -> str:
         """For an operator who asked for something else."""
-        found = [one for one in self.offers.candidates() if one.round]
+        found = [one for one in self._offered() if one.round]
         found.sort(key=lambda one: one.rank)
         there = "; ".join(f"{self._called(one.record)}:{one.round} ({one.source})" for one in found[:NAMED_MAX])
         if not request.origin:

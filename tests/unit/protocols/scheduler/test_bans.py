@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.unit.protocols.membership.test_outsiders import append
 from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, C, D, E, leader_of, roster_of, sent
 from tests.unit.protocols.scheduler.scheduler_kit import alive
+from tests.unit.protocols.scheduler.test_operator import standing
+from tests.unit.protocols.scheduler.test_restore_point import LATEST, adopted, asks, disk, hello, joins
 
 from chaos_protocols import events
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.effects import CloseLink
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import JoinAnswer, JoinRequest, RaftEnvelope, SiteStatus
+from chaos_protocols.wire.versions import SPOKEN
 from chaos_protocols.wishes import BansChanged
 
 
@@ -100,3 +105,22 @@ def test_a_site_says_whom_its_operator_wants_out_and_closes_its_link_when_it_is_
     bench.machine.participation.links.follow(old, new, failed=False, completed_round=0)
     closed = bench.handle(events.TimerFired())
     assert not bench.machine.links.is_up(C) and closed is not None
+
+
+def test_whom_most_members_want_out_is_not_let_in_for_its_state() -> None:
+    """It had offered the newest one before they said so; nor is it waited for any more."""
+    gone = Departure(
+        site=D, incarnation=1, last_round=1, cause="failed", reason="", lineage=3, newest_round=LATEST + 1, name="d"
+    )
+    for named in (), (D,):
+        bench = standing(B, C, departed=(gone,), restore_epoch=3)
+        for site in (B, C):
+            asks(bench, site, checkpoint=disk(LATEST - 3, lineage=3))
+        bench.up(D)
+        joins(bench, D, incarnation=2, checkpoint=disk(LATEST - 1, lineage=3), versions=SPOKEN)
+        for site in (B, C):
+            told, _ = bench.machine.scheduler.term.reports.newest[site]
+            bench.hear(site, msgspec.structs.replace(told, bans=named))
+        hello(bench)
+        alive(bench, B, C, seconds=1.0)
+        assert adopted(bench) == ((B, LATEST - 3) if named else (D, LATEST - 1))

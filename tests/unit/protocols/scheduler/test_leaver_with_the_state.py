@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.protocols.one_site import SETTINGS, A, B, Bench, C, leader_of, roster_of
+from tests.unit.protocols.one_site import SETTINGS, A, B, Bench, C, leader_of, link, roster_of
 from tests.unit.protocols.scheduler.scheduler_kit import alive, holds, lose, report
 from tests.unit.protocols.scheduler.test_operator import spoken
 from tests.unit.protocols.scheduler.test_restore_point import asks, disk
@@ -178,3 +178,59 @@ def test_where_all_daemons_were_restarted_a_leavers_last_rounds_may_have_been_do
     """Nobody remembers, and journals note a round every so often (seeds 6159872 and 6159918 of the simulator)."""
     assert waits_for_a_leaver(9, known=0, noted=8)
     assert not waits_for_a_leaver(8, known=0, noted=7), "it has no more than what can be had"
+
+
+def test_a_leaver_that_cannot_go_yet_and_alone_has_the_state_is_waited_for() -> None:
+    """It holds the overlay together; what lies on another disk is older."""
+    bench = run_of(at=REACHED)
+    asks(bench, A)
+    asks(bench, C, checkpoint=disk(REACHED - 4, lineage=LINEAGE))
+    alive(bench, B, C, seconds=SETTINGS.restore_wait_s + SETTINGS.transfer_stall_s)
+    restore_point = bench.machine.scheduler.term.restore_point
+    assert f"waiting for site b (its worker has the state of round {REACHED}" in restore_point.waiting
+    assert bench.machine.roster.restore_epoch == LINEAGE
+
+
+def test_a_leaver_that_cannot_go_yet_takes_along_what_it_has_by_then() -> None:
+    """It holds the overlay together; when it has asked first its disk had an older state, and another one trained."""
+    for last in (OWN, None):
+        bench = run_of(B, C, links=(link(A, B), link(B, C)))
+        bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=disk(2, lineage=LINEAGE) if last else OWN))
+        roster = bench.machine.roster
+        assert roster.record(B) is not None
+        for site in (B, C):
+            said = report(bench, active=False)
+            bench.hear(site, msgspec.structs.replace(said, done_round=REACHED, known_round=REACHED))
+        bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=last))
+        bench.pretend(msgspec.structs.replace(roster, links=(*roster.links, link(A, C))))
+        alive(bench, B, C, seconds=1.0)
+        assert departure(bench).newest_round == (REACHED if last else 0)
+
+
+def test_how_far_a_later_history_has_come_says_nothing_of_a_leavers_last_rounds() -> None:
+    """An operator went back behind what C had taken along; that history is lost, too, and one of before is there."""
+    gone = Departure(
+        site=C, incarnation=1, last_round=50, cause="left", reason="", lineage=LINEAGE, newest_round=50, name="c"
+    )
+    bench = leader_of(roster=roster_of(A, B, restore_epoch=LINEAGE + 1, departed=(gone,), resolved_round=REACHED))
+    bench.hear(B, msgspec.structs.replace(report(bench, active=False), done_round=REACHED, known_round=REACHED))
+    alive(bench, B, seconds=2 * SETTINGS.failure_timeout_s)
+    asks(bench, B, checkpoint=disk(40, lineage=LINEAGE))
+    asks(bench, A)
+    alive(bench, B, seconds=SETTINGS.restore_wait_s)
+    restore_point = bench.machine.scheduler.term.restore_point
+    assert "c (it has left with what nobody else had" in restore_point.waiting
+
+
+def test_of_several_that_end_at_once_the_last_one_takes_the_state_along() -> None:
+    """C's worker has it, too, and C leaves; were it to pause only, nobody would know that it goes on."""
+    for rests, newest in (("", 0), ("it evaluates", REACHED + 1)):
+        bench = run_of(at=REACHED)
+        said = msgspec.structs.replace(report(bench, active=False), done_round=REACHED, known_round=REACHED)
+        bench.hear(C, msgspec.structs.replace(said, worker_round=REACHED, rests=rests))
+        bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
+        assert departure(bench).newest_round == newest
+        if not rests:
+            bench.hear(C, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
+            gone = bench.machine.roster.departure(C, 1)
+            assert gone is not None and gone.newest_round >= REACHED

@@ -171,3 +171,20 @@ def test_members_transfer_that_stands_still_is_planned_anew() -> None:
     assert replication is not None
     assert replication.joiner == D
     assert replication.transfer != "old"
+
+
+def test_what_a_site_had_done_before_its_restart_releases_no_leaver() -> None:
+    """B alone had a round, and said so; its new start is to do it once more. Or the run went back behind it since."""
+    for went_back in (True, False):
+        bench = leader_of(roster=roster_of(A, B, C, resolved_round=5, first_round=6))
+        bench.hear(B, report(bench, done_round=9))
+        roster = bench.machine.roster
+        sites = (msgspec.structs.replace(one, incarnation=2) if one.site == B else one for one in roster.sites)
+        resolved = {"epoch": roster.epoch + 1, "resolved_epoch": roster.epoch + 1}
+        bench.pretend(msgspec.structs.replace(roster, **(resolved if went_back else {"sites": tuple(sites)})))
+        bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
+        tag = bench.machine.rounds.running
+        assert tag is not None
+        bench.handle(events.ReduceFinished(tag=tag, digest="d", weights=((A, 1.0),)))
+        answers = [told.finished for _, told in sent(bench.taken(), LeaveAnswer)]
+        assert answers == [False], "B has not got the round yet"

@@ -1,0 +1,62 @@
+"""How long an operator's word on the state that a run goes on from holds: as long as the run stands, and until who was
+chosen has read it, whoever schedules by then."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.unit.protocols.one_site import MODEL, SETTINGS, B, Bench, C
+from tests.unit.protocols.scheduler.scheduler_kit import alive, report
+from tests.unit.protocols.scheduler.test_operator import decides, standing
+from tests.unit.protocols.scheduler.test_restore_point import LATEST, adopted, asks, disk, hello, without_state
+
+from chaos_protocols import events
+from chaos_protocols.wire.control import StateRequest
+
+
+def says(bench: Bench, *, active: bool = False, rests: str = "") -> None:
+    """The report of C, whose daemon has a checkpoint in its memory."""
+    said = msgspec.structs.replace(report(bench, active=active), done_round=LATEST, known_round=LATEST)
+    bench.hear(C, msgspec.structs.replace(said, memory_checkpoint=True, rests=rests))
+
+
+def goes_on_after(*, rests: str) -> Bench:
+    """An operator wants the run to begin anew; C's worker gets the state back from its daemon's memory before that is
+    done. Later both workers are lost."""
+    bench = standing(B, C)
+    says(bench)
+    asks(bench, B)
+    hello(bench)
+    assert decides(bench, "", at=B) is None, "it is under way: C's daemon has a state in its memory"
+    says(bench, active=not rests, rests=rests)
+    answer = decides(bench, "", at=B)
+    assert rests or (answer is not None and not answer.done and "members train" in answer.reason)
+    alive(bench, B, C, seconds=1.0)
+    says(bench)
+    asks(bench, B, checkpoint=disk(LATEST - 1))
+    alive(bench, B, C, seconds=2 * SETTINGS.transfer_stall_s)
+    return bench
+
+
+def test_an_operators_word_is_over_once_the_run_goes_on() -> None:
+    """Also where the one that has the state pauses, so that nothing is to be recovered either."""
+    for rests in ("", "it evaluates"):
+        assert adopted(goes_on_after(rests=rests)) is None, "C may have more, and nobody has decided otherwise since"
+
+
+def test_who_was_chosen_may_read_its_checkpoint_though_another_site_schedules_by_then() -> None:
+    """An operator had decided for it, though others have a newer one. That takes long, and the scheduler was lost."""
+    big = msgspec.structs.replace(MODEL, state_bytes=50_000_000_000)
+    for chosen_start, awaited in ((1, True), (0, False)):
+        bench = without_state(
+            B, C, done=3, restore_epoch=3, resolved_round=3, model=big, restored_from=(B, chosen_start)
+        )
+        newer = disk(LATEST, lineage=2)
+        request = StateRequest(incarnation=1, worker_round=0, model=big, reason="", checkpoint=newer)
+        bench.hear(C, request)
+        bench.handle(events.WorkerReady(model=big, round=0))
+        bench.hear(B, msgspec.structs.replace(report(bench, active=False), checkpoint=disk(3, lineage=2)))
+        alive(bench, B, C, seconds=SETTINGS.restore_wait_s + 2 * SETTINGS.transfer_stall_s)
+        assert (adopted(bench) is None) == awaited
+        bench.hear(B, msgspec.structs.replace(request, checkpoint=disk(3, lineage=2)))
+        alive(bench, B, C, seconds=1.0)
+        assert adopted(bench) == (C, LATEST), "it asks again: it could not be read"
