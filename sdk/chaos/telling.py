@@ -17,6 +17,7 @@ from typing import Any
 from chaos.at_exit import script_failed
 from chaos.errors import ChaosError, HalfAppliedStep
 from chaos.signals import is_at_once
+from chaos.worker_group.lacks import lacks_files, too_few_files
 
 TRACEBACK_VARIABLE = "CHAOS_TRACEBACK"
 PACKAGE = Path(__file__).parent
@@ -44,6 +45,8 @@ def told(kind: type[BaseException], error: BaseException, trace: TracebackType |
         print(_sentence(error, trace), file=sys.stderr, flush=True)
         return
     _before(kind, error, trace)
+    if lacks_files(error):  # whichever call has met the limit: it is seldom what holds the files
+        print(f"chaos: {too_few_files()}", file=sys.stderr, flush=True)
 
 
 def _is_refused_use(error: BaseException, trace: TracebackType | None) -> bool:

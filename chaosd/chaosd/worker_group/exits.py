@@ -5,7 +5,7 @@ A process that ends with exit code 0 looks well to everybody but the training: n
 
 from __future__ import annotations
 
-from chaos_protocols.worker_group.messages import Done, GroupHello, WorkerMessage
+from chaos_protocols.worker_group.messages import Done, EndsItself, GroupHello, Stepped, WorkerMessage
 from chaosd.worker_group.processes import ENDED_WELL
 
 NO_STEP = (
@@ -33,6 +33,10 @@ class Exits:
         """Whose scripts wanted no further step."""
         self._lost: set[int] = set()
         """While the others went on."""
+        self._itself: dict[int, str] = {}
+        """Who has ended its process by itself, and what could not be mended there."""
+        self._last = -1
+        """Who was lost since a step has ended."""
 
     def heard(self, worker: int, message: WorkerMessage) -> None:
         """It was alive, and said this."""
@@ -40,9 +44,15 @@ class Exits:
             self._greeted.add(worker)
         elif isinstance(message, Done):
             self._through.add(worker)
+        elif isinstance(message, EndsItself):
+            self._itself[worker] = message.text
+        elif isinstance(message, Stepped):
+            self._last = -1
 
     def lost(self, worker: int) -> None:
         """The others, who train, hear that it is gone."""
+        if worker not in self._lost:
+            self._last = worker
         self._lost.add(worker)
 
     def ended(self, worker: int, how: str) -> None:
@@ -58,6 +68,8 @@ class Exits:
         worker, how = next(iter(self._how.items()), (-1, ""))
         if worker in self._lost - self._greeted and "exit code" in how:
             return f"{failed}. {NO_STEP if how.endswith(ENDED_WELL) else FAILED}"
+        if text := self._itself.get(self._last):
+            return f"{failed}. Worker {self._last} was lost last: {text}"
         for worker, how in self._how.items():
             if worker in self._lost & self._greeted - self._through and how.endswith(ENDED_WELL):
                 return f"{failed}. Worker {worker}: {how}; {LEFT}"

@@ -10,6 +10,7 @@ import torch
 from chaos.errors import TooFewFiles
 from chaos.saying import say
 from chaos.telling import traceback_wanted
+from chaos.worker_group.lacks import lacks_files, told
 from chaos.worker_group.line import ControlLine
 from chaos_protocols.worker_group.messages import EndsItself
 
@@ -39,19 +40,21 @@ def is_device_loss(error: BaseException) -> bool:
     return any(words in str(error) for words in SAID_BY_DEVICES)
 
 
-def end_if_beyond_mending(line: ControlLine, error: BaseException) -> None:
+def end_if_beyond_mending(line: ControlLine, error: BaseException, *, begun: bool) -> None:
     """Say so and end this process at once, where its device has failed: tidying up would wait for it. And where it may
-    open no further socket: what holds its files is the script's; others may be far from their limit, and one that is
-    started anew is."""
+    open no further file or socket: what holds them has come together here; others may be far from their limit, and one
+    that is started anew is. `begun`: a step has ended here; before the first one all have the same, and end."""
     if is_device_loss(error):
         text = f"{type(error).__name__}: {error}"
         first = (text.strip().splitlines() or [""])[0][:1000]
         line.send(EndsItself(text=f"its device failed: {first}", device=True))
         say(f"worker {line.worker} ends: its device failed: {text}")
         os._exit(DEVICE_LOST_EXIT)
-    if isinstance(error, TooFewFiles) and line.generation > 1:  # before that all have the same, and end
-        line.send(EndsItself(text=str(error), device=False))
-        say(f"worker {line.worker} ends: {error}")
-        if traceback_wanted():
+    known = isinstance(error, TooFewFiles)
+    if (known or lacks_files(error)) and (begun or line.generation > 1):
+        text = str(error) if known else told(error)
+        line.send(EndsItself(text=text, device=False))
+        if not known or traceback_wanted():
             traceback.print_exception(error)
+        say(f"worker {line.worker} ends: {text}")
         os._exit(NO_FILES_EXIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import threading
 from collections.abc import Callable
@@ -19,18 +20,21 @@ LESS_MEMORY = (
 )
 
 FEWER_FILES = (
-    "this worker has as many files and sockets open as it may, {allowed}, and needs some to reach the others: close "
-    "what the script opens in each step (files, DataLoaders that are made anew), or raise the limit (`ulimit -n`)"
+    "this process has as many files and sockets open as it may, {allowed}: close what the script opens in each step "
+    "(files, DataLoaders that are made anew), or raise the limit (`ulimit -n`)"
 )
+NO_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 def lacks_files(error: BaseException) -> bool:
-    """Whether nothing more can be opened."""
-    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    """Whether nothing more can be opened; libraries (torch's shared tensors) say it in errors of their own."""
+    if isinstance(error, OSError):
+        return error.errno in NO_FILES
+    return isinstance(error, Exception) and any(os.strerror(number) in str(error) for number in NO_FILES)
 
 
 def too_few_files() -> TooFewFiles:
-    """Where a worker has met its limit."""
+    """Where a process has met its limit."""
     return TooFewFiles(FEWER_FILES.format(allowed=resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
 
 

@@ -156,7 +156,7 @@ class InGroup(ABC):
         if loader.ended or self._tag.step >= loader.steps:
             self.close()
             return
-        end_if_beyond_mending(self.line, error)
+        end_if_beyond_mending(self.line, error, begun=loader.step > 0)
         self.line.raised()
         self.line.send(ScriptFailed(text=told(error)))
         self.line.ended()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -84,6 +85,13 @@ def test_a_call_that_is_refused_is_told_in_its_sentence_and_an_error_that_came_u
     told = told_of(0)
     assert told.startswith("chaos: register() was already called") and told.count("\n") == 1
     assert "Traceback" in told_of(3), "numpy's own words, in the script"
+
+
+def test_whoever_can_open_nothing_more_is_told_the_limit_below_the_call_that_has_met_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = shown(OSError(errno.EMFILE, "Too many open files"), capsys, monkeypatch)
+    assert "Traceback" in told and told.splitlines()[-1].startswith("chaos: this process has as many files and sockets")
 
 
 def test_a_refusal_of_a_kind_of_its_own_is_told_in_its_sentence(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.protocols.worker_group.group_bench import hello
 
-from chaos_protocols.worker_group.messages import Done
+from chaos_protocols.worker_group.messages import Done, EndsItself, Stepped
 from chaosd.worker_group.exits import FAILED, LEFT, NO_STEP, Exits
 
 WELL = "its process ended with exit code 0"
@@ -53,3 +53,17 @@ def test_who_ends_before_its_first_step_has_made_none_or_has_said_why(how: str, 
 )
 def test_of_others_nothing_is_said(how: str, more: dict[str, bool]) -> None:
     assert of_one(how, greeted=True, **more) == "layers are lost"
+
+
+def test_what_could_not_be_mended_in_the_worker_that_was_lost_last_is_told_until_others_make_a_step() -> None:
+    """That no worker is left names a remedy that does not help here."""
+    exits = Exits()
+    for worker, text in ((1, "no memory"), (2, "no files")):
+        exits.heard(worker, hello(worker))
+        exits.heard(worker, EndsItself(text=text, device=False))
+        exits.lost(worker)
+        exits.ended(worker, "its process ended with exit code 71")
+    exits.lost(1)  # its process has ended, too
+    assert exits.explained("layers are lost") == "layers are lost. Worker 2 was lost last: no files"
+    exits.heard(3, Stepped(generation=2, step=5, digests=(), seconds={}))
+    assert exits.explained("layers are lost") == "layers are lost"

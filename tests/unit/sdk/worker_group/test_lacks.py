@@ -38,5 +38,7 @@ def test_an_error_of_too_little_memory_is_told_with_what_needs_less() -> None:
 
 def test_an_error_of_too_many_open_files_is_told_with_how_many_there_may_be() -> None:
     said = told(OSError(errno.EMFILE, "Too many open files", "log"))
-    assert said.startswith("OSError: [Errno 24] Too many open files: 'log'; this worker has as many files")
+    assert said.startswith("OSError: [Errno 24] Too many open files: 'log'; this process has as many files")
     assert "raise the limit (`ulimit -n`)" in said and "open as it may, " in said
+    shared = RuntimeError("unable to open shared memory object </torch_1> in read-write mode: Too many open files (24)")
+    assert "raise the limit" in told(shared) and "raise the limit" not in told(OSError(errno.ENOSPC, "no space"))
