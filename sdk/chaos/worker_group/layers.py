@@ -24,8 +24,10 @@ from chaos.frameworks.torch_state import TensorItem
 from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.absent import Handle, absent
 from chaos.worker_group.backward import gradients_of
+from chaos.worker_group.late import kept_buffers, names_of, refuse_late, tables_of
 from chaos.worker_group.local_layers import LocalPhase
 from chaos.worker_group.making import MakeOptimizer, MakeScheduler, scheduled
+from chaos.worker_group.room import give_back, take_again
 
 
 class HeldPart(ABC):
@@ -56,6 +58,9 @@ class HeldPart(ABC):
     @abstractmethod
     def drop(self) -> None:
         """Not held any more."""
+
+    def check_same(self) -> None:  # noqa: B027
+        """Raises ChangedOutside where it has more than it was registered with, and so can go to no other worker."""
 
     @abstractmethod
     def revive(self) -> None:
@@ -141,13 +146,10 @@ class Layer(HeldPart):
         self.module = module
         self.device = next((p.device for p in (*module.parameters(), *module.buffers())), self.device)
         self.random = False
-        self._transient = {
-            (path, name): buffer.clone()
-            for path, part in module.named_modules()
-            for name, buffer in part.named_buffers(recurse=False)
-            if name in part._non_persistent_buffers_set
-        }
-        """Masks, tables and the like: no part of the state, so they stay here when the layer goes."""
+        self._tables = tables_of(module)
+        """No part of the state, so they stay here when the layer goes."""
+        self._registered: dict[str, str] = {}
+        """Names of what it had when it got its optimizer."""
         self._make: MakeOptimizer | None = None
         self._schedule: MakeScheduler | None = None
         self._mode: DiLoCo | None = None
@@ -185,8 +187,9 @@ class Layer(HeldPart):
         """Give it its optimizer, and that its scheduler, which steps with each update. Raises ValueError on what cannot
         be moved (chaos.frameworks.torch), and on a scheduler of something else."""
         self._make, self._schedule, self._mode = make, schedule, mode
+        self._registered = self._registered or names_of(self._script_has)
         self._all, self.phase = list(self.module.parameters()), None
-        tensors = [*self.module.named_parameters(), *filter(self._persistent, self.module.named_buffers())]
+        tensors = [*self.module.named_parameters(), *kept_buffers(self.module).items()]
         plain = self._plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
         if not self.keeps:
             return
@@ -208,6 +211,7 @@ class Layer(HeldPart):
     def keep(self, keeps: bool) -> None:
         if keeps == self.keeps:
             return
+        self.check_same()
         self.keeps = keeps
         self._framework, self._items, self.stepped = None, (), []
         if self.held:
@@ -250,33 +254,35 @@ class Layer(HeldPart):
 
     def statistics(self) -> dict[str, bytes]:
         """The bytes of the persistent buffers that are here, by name."""
-        named = filter(self._persistent, self.module.named_buffers())
-        return {name: TensorItem(name, tensor).get().tobytes() for name, tensor in named}
+        return {name: TensorItem(name, each).get().tobytes() for name, each in kept_buffers(self.module).items()}
 
-    def _persistent(self, named: tuple[str, torch.Tensor]) -> bool:
-        path, _, last = named[0].rpartition(".")
-        return (path, last) not in self._transient
+    def check_same(self) -> None:
+        refuse_late(self.name, self._script_has, self._registered)
 
     def drop(self) -> None:
         """The memory is given back."""
         if self.held:
             self.held = False
+            self._tables |= tables_of(self._script_has)
             self._framework = self.phase = None
             self._optimizer, self._items, self._plain, self.stepped = None, (), [], []
-            self.module.to("meta")
+            give_back(self.module)
             self._all = list(self.module.parameters())
             self._absent = absent(self._script_has, self.name)
 
     def revive(self) -> None:
         if self.held:
             return
-        self.module.to_empty(device=self.device)
-        self._put_tables_back(self.module)
+        self._make_room(self.module)
         self._begin_empty()
 
-    def _put_tables_back(self, module: torch.nn.Module) -> None:
+    def _make_room(self, module: torch.nn.Module) -> None:
+        """Memory for all of it, its tables as they were, or as the script has put them there since."""
+        self.check_same()
+        self._tables |= tables_of(module)
+        take_again(module, self.device)
         parts = dict(module.named_modules())
-        for (path, name), value in self._transient.items():
+        for (path, name), value in self._tables.items():
             parts[path]._buffers[name] = value.clone()
 
     def _begin_empty(self) -> None:

@@ -26,7 +26,8 @@ def move(
     """Carry out the transfers in which this worker takes part; the states that came, by layer.
 
     Both ends have the transfers in the same order. Nothing is loaded: a generation may still end before it begins, and
-    then this worker holds what it held. Raises `GroupFailed`, also for a range whose hash is wrong.
+    then this worker holds what it held. Raises `GroupFailed`, also for a range whose hash is wrong, and
+    `ChangedOutside`.
     """
     came: dict[int, torch.Tensor] = {}
     kept: dict[int, torch.Tensor] = {}
@@ -47,6 +48,7 @@ def move(
             checks.append((each, part, told))
         elif each.source == me:
             if each.layer not in kept:
+                layers[each.layer].check_same()
                 kept[each.layer] = layers[each.layer].state()
             part = kept[each.layer][each.start : each.stop]
             told = torch.frombuffer(bytearray(_hash(part)), dtype=torch.uint8)

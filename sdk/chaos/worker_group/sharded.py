@@ -93,8 +93,7 @@ class ShardedLayer(Layer):
     def revive(self) -> None:
         if self.held:
             return
-        self.whole.to_empty(device="cpu")
-        self._put_tables_back(self.whole)
+        self._make_room(self.whole)
         self.module = _pieces_of(self.whole)
         self._cut = dict(zip(self.module.parameters(), self.whole.parameters(), strict=True))
         self._begin_empty()
