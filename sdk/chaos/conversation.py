@@ -156,7 +156,10 @@ class Conversation(Giving):
                 self._serve(message)
             elif not told:
                 told = True
-                self._say(f"before it leaves, this site waits for the result of round {self.round + 1}")
+                self._say(
+                    f"before it leaves, this site waits for the result of round {self.round + 1}, for a minute at "
+                    "most; a second Ctrl+C stops it at once"
+                )
 
     def close(self) -> None:
         """Give everything back. To the daemon, an unannounced close is the death of the worker."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.sdk.fake_daemon import FakeDaemon
+from tests.unit.sdk.fake_daemon import TIMEOUT_S, FakeDaemon
 from tests.unit.sdk.test_local_steps import NUMBERS, Descent
 
 from chaos import DiLoCo, OuterSGD
@@ -133,6 +133,37 @@ def test_who_leaves_takes_the_round_under_way_first_unless_the_run_waits(socket_
             site.step(1.0)
         site.coordinator.request_node_exit()
         assert site.coordinator.round == (0 if waits else 1)
+
+
+def test_who_waits_before_it_leaves_is_told_for_how_long_and_how_to_stop(
+    socket_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, said = threading.Event(), list[str]()
+
+    def script(daemon: FakeDaemon) -> None:
+        daemon.founder()
+        daemon.expect(RoundContributed)
+        assert told.wait(TIMEOUT_S)
+        answer(daemon, 10.0)
+        daemon.apply(1)
+        daemon.expect_leave()
+        daemon.send(Dismissed(last_round=1, graceful=True, reason="left the run"))
+
+    def say(text: str) -> None:
+        said.append(text)
+        told.set()
+
+    with FakeDaemon(socket_file, script), Descent(socket_file, halves(delay=2)) as site:
+        for _ in range(3):
+            site.step(1.0)
+        talk = site.coordinator._conversation
+        assert talk is not None
+        monkeypatch.setattr(talk, "_say", say)
+        site.coordinator.request_node_exit()
+    assert said[0] == (
+        "before it leaves, this site waits for the result of round 1, for a minute at most; a second Ctrl+C stops it "
+        "at once"
+    )
 
 
 def test_a_result_that_was_looked_for_between_two_steps_waits_for_the_next_one(socket_file: Path) -> None:
