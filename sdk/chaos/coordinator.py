@@ -347,7 +347,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         if model is not None and graceful:
             model.close()
         try:
-            if self._conversation is not None and graceful and not self.left and not self._in_child:
+            if self._conversation is not None and graceful and not self.left and not self._process.is_child:
                 self._conversation.leave(self._signals.reason or "the script ended", self._framework)
         finally:
             if self._framework is not None:
@@ -384,7 +384,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
     def _registered(self) -> SyncSession:
         if self._session is None:
             raise ValueError("nothing is registered yet; call coordinator.register(model=..., optimizer=...) first")
-        self._check_process()
+        self._process.check()
         return self._session
 
     def _say(self, text: str) -> None:

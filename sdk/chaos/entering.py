@@ -4,7 +4,6 @@ daemon."""
 from __future__ import annotations
 
 import multiprocessing
-import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from chaos.at_exit import is_failure
 from chaos.connection import Wakeup, open_socket
 from chaos.conversation import Conversation
 from chaos.encoding import check_encoding, check_name, encoded
+from chaos.forked import OneProcess
 from chaos.frameworks import Framework
 from chaos.parallel import ParallelSite
 from chaos.replica import Replica
@@ -54,8 +54,7 @@ class Entering(ParallelSite, ABC):
         self._session: SyncSession | None = None
         self._conversation: Conversation | None = None
         self._one_thread = OneThread()
-        self._pid = os.getpid()
-        """The process that talks with the daemon: a child that was forked has its socket and its shared memory, too."""
+        self._process = OneProcess()  # that talks with the daemon
         self._wakeup = Wakeup()
         self._signals = ExitSignals(self._wakeup, verbose=line.verbose, ends=self._is_lost_alone)
 
@@ -109,7 +108,8 @@ class Entering(ParallelSite, ABC):
 
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""
-        self._session, self._pid = session, os.getpid()
+        self._session = session
+        self._process.begin()
         line = self._line
         replica = Replica(session, self._encoding, say if line.verbose else None)
         self._conversation = Conversation(
@@ -118,22 +118,9 @@ class Entering(ParallelSite, ABC):
         self._conversation.join(line.connect_s)
         return self._conversation
 
-    @property
-    def _in_child(self) -> bool:
-        """This is a child of the process that talks with the daemon."""
-        return self._conversation is not None and self._pid != os.getpid()
-
     def _has_failed(self, error: BaseException | None) -> bool:
         """Whether the script has, if it ends with this."""
         return is_failure(error, asked=self._signals.exit_requested)
-
-    def _check_process(self) -> None:
-        """Raises ValueError in a child: a word of its own in that conversation would leave both waiting for ever."""
-        if self._in_child:
-            raise ValueError(
-                f"this coordinator trains in process {self._pid}, and this is process {os.getpid()}, forked from it: "
-                "call it in the process that registered the model, and hand over results (a queue, a pipe)"
-            )
 
 
 def _check_not_read_again() -> None:

@@ -15,8 +15,8 @@ Class = TypeVar("Class", bound=type)
 class OneThread:
     """Who is within a call. The same thread may call again within its own call (`on_update`, say)."""
 
-    def __init__(self) -> None:
-        self._free = threading.RLock()
+    def __init__(self, owner: str = "coordinator") -> None:
+        self._owner, self._free = owner, threading.RLock()
         self._inside = ""
 
     @contextmanager
@@ -24,9 +24,9 @@ class OneThread:
         """Raises ValueError where another thread is within a call."""
         if not self._free.acquire(blocking=False):
             raise ValueError(
-                f"coordinator.{name}() was called in the thread {threading.current_thread().name!r} while another one "
-                f"is in coordinator.{self._inside or name}(): train in one thread, and have the others tell it what "
-                "they want (a queue, an event that the loop looks at)"
+                f"{self._owner}.{name}() was called in the thread {threading.current_thread().name!r} while another "
+                f"one is in {self._owner}.{self._inside or name}(): train in one thread, and have the others tell it "
+                "what they want (a queue, an event that the loop looks at)"
             )
         before, self._inside = self._inside, name
         try:

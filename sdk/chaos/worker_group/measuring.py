@@ -58,6 +58,8 @@ def measure(layers: Sequence[Layer], loss: Loss, loader: Loader, device: Device 
             boundaries.append((tuple(value.shape), value.dtype))
             value, found = _layer(layer, value, device)
             measures.append(found)
+        if value.is_floating_point():
+            value = value.requires_grad_().clone()  # no leaf: a loss may write into it, as in a step
         told = loss(value, target)
         check_number(told)
         check_told(told, value, layers)

@@ -15,8 +15,10 @@ import torch
 
 from chaos import layers as known
 from chaos.conversation import Conversation
+from chaos.forked import OneProcess
 from chaos.sync import SyncSession
 from chaos.sync.local_steps import DiLoCo
+from chaos.threads import OneThread, one_at_a_time
 from chaos.worker_group.code import code_digest
 from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.devices import HOST, device_of
@@ -62,6 +64,7 @@ class WorkersEnded(SystemExit):
         self.reason = reason
 
 
+@one_at_a_time("step")
 class ParallelModel:
     """Made by `Coordinator.parallelize`; see there."""
 
@@ -81,7 +84,7 @@ class ParallelModel:
         if not callable(loss):
             raise ValueError(f"loss= takes a function of (output, target), not a {type(loss).__name__}")
         check_loss(loss, model)
-        self.module = model
+        self.module, self._one_thread, self._process = model, OneThread("model"), OneProcess()
         self._device = device_of(model)
         modules = _modules(model, layers)
         check_modules(modules)
@@ -211,6 +214,7 @@ class ParallelModel:
                 f"step() takes a batch of coordinator.loader(...), not a {type(batch).__name__}: which samples a "
                 "worker reads is dealt by the plan"
             )
+        self._process.check()
         session = self._started(batch)
         began_s = perf_counter()
         assert self._trained is not None
@@ -235,7 +239,7 @@ class ParallelModel:
 
     def failed(self, error: BaseException) -> None:
         """The script raised, which ends the worker group: the same code would fail on every worker."""
-        if self._session is not None:
+        if self._session is not None and not self._process.is_child:
             self._session.failed(error)
 
     def _report(self, applied: Applied, session: GroupSession, began_s: float) -> StepReport:
@@ -290,6 +294,7 @@ class ParallelModel:
         if batch.loader is not self._loader:
             raise ValueError("this batch is of another loader than coordinator.loader(...) gave")
         loader = batch.loader
+        self._process.begin()
         if self._mode is not None and loader.steps % self.every:
             raise ValueError(
                 f"{loader.steps} steps are no whole number of phases of {self.every}; make steps= a multiple of every="
@@ -357,7 +362,7 @@ class ParallelModel:
 
     def close(self) -> None:
         """No further step: tell the others, if the training is not over by itself."""
-        if self._session is not None:
+        if self._session is not None and not self._process.is_child:
             self._session.close()
 
 

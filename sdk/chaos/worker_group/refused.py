@@ -63,7 +63,13 @@ def check_number(told: Any) -> None:
 
 def check_told(told: torch.Tensor, output: torch.Tensor, layers: Sequence[Layer]) -> None:
     """Raises ValueError for a loss that uses a parameter which wants to be trained, its own or one of a layer: the
-    backward pass of a loss goes to the output alone. `told`: the loss of this output."""
+    backward pass of a loss goes to the output alone. And for one that has none. `told`: the loss of this output."""
+    if output.requires_grad and not told.requires_grad:
+        raise ValueError(
+            "loss= gives a number that nothing can be learnt from: on its way from the output it was detached "
+            "(.detach(), .item(), torch.no_grad()), or made of whole numbers (argmax, a comparison); return what the "
+            "output gives, as it is"
+        )
     for leaf in _leaves(told):
         if leaf is output or not isinstance(leaf, torch.nn.Parameter):
             continue

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from chaos.conversation import Conversation
+from chaos.forked import OneProcess
 from chaos.frameworks.base import Framework
 from chaos.frameworks.torch_scaling import refuse_scaled_losses
 from chaos.saying import say
@@ -53,7 +54,7 @@ class Replicated:
                 "replicate() stands in place of DistributedDataParallel, whose group cannot change: give it the model "
                 "itself, and leave out init_process_group()"
             )
-        self.module = module
+        self.module, self._process = module, OneProcess()
         self._device = device_of(module)
         self._whole: WholeModel | None = None
         self._summed: EveryStepSession | None = None
@@ -193,18 +194,19 @@ class Replicated:
 
     def failed(self, error: BaseException) -> None:
         """The script raised, which ends the worker group: the same code would fail on every worker."""
-        if self._replica is not None:
+        if self._replica is not None and not self._process.is_child:
             self._replica.failed(error)
 
     def close(self) -> None:
         """No further step: tell the others, if the training is not over by itself."""
-        if self._replica is not None:
+        if self._replica is not None and not self._process.is_child:
             self._replica.close()
 
     def _told(self, call: Any) -> Any:
         """Its answer; None at the end of the worker group. Raises `WorkersEnded` where that could not go on."""
         replica, loader = self._replica, self._loader
         assert replica is not None and loader is not None
+        self._process.check()
         try:
             return call()
         except GroupEnded as error:
@@ -218,7 +220,7 @@ class Replicated:
             raise
 
     def _doing(self, work: Work) -> None:
-        if self._replica is not None:
+        if self._replica is not None and not self._process.is_child:
             training = self.module.training and torch.is_grad_enabled() and self._dealt is not None
             self._replica.doing(work if training else Work.OUTSIDE)
 
@@ -228,6 +230,7 @@ class Replicated:
         if self._whole is None:
             raise ValueError("call coordinator.register(model=model, optimizer=...) before the first batch")
         assert self._loader is not None
+        self._process.begin()
         training = WholeTraining(loader=self._loader, whole=self._whole, device=self._device)
         if "CHAOS_WORKER_GROUP" in os.environ:
             together = ReplicaTogether(training, os.environ, self._vectors)

@@ -102,3 +102,23 @@ def test_a_coordinator_says_that_it_is_neither_pickled_nor_copied() -> None:
         for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="cannot be pickled or copied: it belongs to the process that made it"):
                 attempt(coordinator)
+
+
+def test_a_thread_that_comes_in_while_another_trains_a_step_of_layers_is_told_and_the_step_goes_on() -> None:
+    """Both computed the same step, and it ended with "the sum over 2 leaves is not complete"."""
+    told: list[str] = []
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if model.round == 1 and not told:
+            told.append(in_a_thread(lambda: model.step(batch)))
+        return torch.nn.functional.mse_loss(output, target)
+
+    data = [(torch.ones(2), torch.ones(1))] * 4
+    with Coordinator(standalone=True, verbose=False, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(torch.nn.Sequential(torch.nn.Linear(2, 1)), loss=loss)
+        coordinator.register(model=model, optimizer=lambda params: torch.optim.SGD(params, lr=0.1))
+        for batch in coordinator.loader(data, global_batch=2, micro_batch=1, steps=3):
+            model.step(batch)
+        assert model.round == 3
+    (text,) = told
+    assert text.startswith("model.step() was called in the thread 'helper' while another one is in model.step(): train")

@@ -197,6 +197,17 @@ def test_another_trained_set_than_was_registered_is_told_at_the_next_step(part: 
         assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
 
 
+@pytest.mark.parametrize("loss", [lambda output, target: LOSS(output.detach(), target), lambda o, t: (o > 0).sum()])
+def test_a_loss_that_is_cut_off_from_the_output_is_refused(loss: Any) -> None:
+    """It ended the training with thirty lines of the library's, and "element 0 of tensors does not require grad"."""
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=loss)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        batch = next(iter(coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=2)))
+        with pytest.raises(ValueError, match=r"nothing can be learnt from: .* detached \(\.detach\(\), "):
+            model.step(batch)
+
+
 def test_a_layer_may_be_frozen_between_two_steps() -> None:
     module = make_model()
     with Coordinator(standalone=True, handle_signals=False) as coordinator:
