@@ -117,9 +117,9 @@ class Board:
         devices: Mapping[int, str],
     ) -> None:
         """Replace the file. A disk that is full keeps nobody from training."""
-        now, plan, member = time.time(), machine.plan, machine.member
+        now, now_s, plan, member = time.time(), time.monotonic(), machine.plan, machine.member
         workers, present, still = [], machine.present, history.troubles.still
-        shift_s, tried_s = now - time.monotonic(), machine.places.tried_s
+        shift_s, tried_s = now - now_s, machine.places.tried_s
         for worker, pid in sorted(pids.items()):
             share = None if plan is None else plan.shares.get(worker)
             layers = (
@@ -133,13 +133,13 @@ class Board:
                 state = TO_BE_DRAINED if layers else DRAINED
             if worker in still:
                 state = STANDS_STILL
-            before = self._states.get(worker, ("", now))
-            since = before[1] if before[0] == state else now
-            self._states[worker] = (state, since)
+            before = self._states.get(worker, ("", now_s))
+            since_s = before[1] if before[0] == state else now_s
+            self._states[worker] = (state, since_s)
             doing = readings[worker].work.name.lower() if worker in readings else ""
             device = devices.get(worker, "cpu")
             view = WorkerView(
-                worker=worker, pid=pid, device=device, stage=layers, state=state, since=since, doing=doing,
+                worker=worker, pid=pid, device=device, stage=layers, state=state, since=since_s + shift_s, doing=doing,
                 said=still.get(worker, "")[:4096], speed=machine.places.speeds.get(worker, 1.0),
                 tried_again=tried_s[worker] + shift_s if worker in tried_s else 0.0,
             )  # fmt: skip

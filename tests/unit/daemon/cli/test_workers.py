@@ -65,6 +65,23 @@ def test_each_worker_has_its_layers_and_what_it_is_there_for(folder: Path) -> No
     assert [each.device for each in view.workers[:2]] == ["cuda:3", "cpu"]
 
 
+def test_how_long_a_worker_does_what_it_does_is_no_affair_of_the_wall_clock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour that a clock is set forward was shown as an hour of training."""
+    bench = GroupBench(workers=2)
+    bench.train()
+    board = Board(folder, "train")
+    lasting = []
+    for shift_s in (0.0, 3600.0):
+        now_s = time.time() + shift_s
+        monkeypatch.setattr("chaosd.worker_group.board.time.time", lambda at_s=now_s: at_s)
+        board.write(bench.machine, {0: 100, 1: 101}, {}, GroupHistory(lambda _: None), {})
+        view = msgspec.json.decode((folder / BOARD_NAME).read_bytes(), type=GroupView)
+        lasting.append(view.written - view.workers[0].since)
+    assert all(0.0 <= each < 1800.0 for each in lasting), lasting
+
+
 def test_the_command_shows_them_as_a_table_and_as_json(folder: Path) -> None:
     written(folder)
     shown = CliRunner().invoke(app, ["workers"])
