@@ -5,6 +5,7 @@ One worker alone is a worker group of one: the same interpreter runs all layers,
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class ParallelModel:
         self._loader: Loader | None = None
         self._trained: TrainedSet | None = None
         self._session: GroupSession | None = None
-        self._measured: Measured | None = None
+        self._last: StepReport | None = None
         self._vectors: Vectors | None = None
         self._others: tuple[Conversation, LayersSession] | None = None
 
@@ -228,14 +229,15 @@ class ParallelModel:
             session.ended()
             if str(error):
                 raise WorkersEnded(str(error)) from None
-            return self._report(Applied(step=batch.loader.step, loss=float("nan"), norm=0.0), session, began_s)
+            return self._last or self._report(Applied(step=self.round, loss=math.nan, norm=0.0), session, began_s)
         except Exception as error:
             session.failed(error)
             raise
         batch.loader.step = applied.step
         if applied.step >= batch.loader.steps:
             session.close()
-        return self._report(applied, session, began_s)
+        self._last = self._report(applied, session, began_s)
+        return self._last
 
     def failed(self, error: BaseException) -> None:
         """The script raised, which ends the worker group: the same code would fail on every worker."""
@@ -301,19 +303,19 @@ class ParallelModel:
             )
         if self._lanes is not None and not any(layer.alike for layer in self.layers):
             loader.read_part(self._lanes.lane, self._lanes.size)
-        self._measured = measure(self.layers, self._loss, loader, self._device)
+        measured = measure(self.layers, self._loss, loader, self._device)
         training = ChainTraining(
             layers=self.layers,
             loss=self._loss,
             loader=loader,
-            boundaries=self._measured.boundaries,
+            boundaries=measured.boundaries,
             clip_norm=self._clip_norm,
             device=self._device,
             every=self.every,
         )
         if "CHAOS_WORKER_GROUP" in os.environ:
             together = TrainsTogether(training, os.environ, self._vectors, self._lanes)
-            together.line.send(self._hello(together.line, loader))
+            together.line.send(self._hello(together.line, loader, measured))
             self._session = together
         elif self._others is not None:
             self._session = TrainsWithOthers(training, *self._others)
@@ -321,8 +323,7 @@ class ParallelModel:
             self._session = TrainsAlone(training)
         return self._session
 
-    def _hello(self, line: ControlLine, loader: Loader) -> GroupHello:
-        assert self._measured is not None
+    def _hello(self, line: ControlLine, loader: Loader, measured: Measured) -> GroupHello:
         facts = (
             loader.micro_batches,
             loader.micro_batch_size,
@@ -344,7 +345,7 @@ class ParallelModel:
                 activation_bytes=seconds.kept_bytes,
                 output_bytes=seconds.output_bytes,
             )
-            for layer, seconds in zip(self.layers, self._measured.layers, strict=True)
+            for layer, seconds in zip(self.layers, measured.layers, strict=True)
         )
         digest = digest_of(self.layers, facts)
         return greeting(

@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader
 from chaos import Coordinator
 from chaos.worker_group.data import Loader, Permutation
 from chaos.worker_group.layers import chain
+from chaos.worker_group.line import GroupEnded
 from chaos.worker_group.seeding import seed_of, seeded
-from chaos.worker_group.session import stream_of_one
+from chaos.worker_group.session import Applied, stream_of_one
 from chaos_protocols.streams import Share, prove
 
 LOSS = torch.nn.functional.cross_entropy
@@ -360,3 +361,22 @@ def test_less_than_one_copy_of_an_optimizers_state_is_refused() -> None:
         pytest.raises(ValueError, match="optimizer_copies must be at least 1, not 0"),
     ):
         coordinator.parallelize(make_model(), loss=LOSS, shard_optimizer=True, optimizer_copies=0)
+
+
+def test_a_step_that_the_end_of_the_training_has_cut_off_gives_the_report_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its loss was not a number, so that a script which looks for that failed at each Ctrl+C in a run."""
+
+    def ends() -> Applied:
+        raise GroupEnded("")
+
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        reports = []
+        for batch in coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=9):
+            reports.append(model.step(batch))
+            if model.round == 2:
+                monkeypatch.setattr(model._session, "step", ends)
+    assert [report.step for report in reports] == [1, 2, 2] and reports[-1] is reports[-2]
