@@ -245,7 +245,7 @@ PRESENT = (
         patches=(
             Patch(
                 "chaos_protocols.scheduler.removals:_taken_along",
-                "situation.active - {site} or keeps is None",
+                "others or keeps is None",
                 "True or keeps is None",
             ),
         ),

@@ -21,7 +21,7 @@ THOUGHT = (
         row=164,
         patches=(
             Patch(
-                "chaos_protocols.scheduler.restore_awaited:AwaitedSites._inside",
+                "chaos_protocols.scheduler.restore_awaited:AwaitedSites._unspoken",
                 'report.worker_round and record.state == "member"',
                 "False",
             ),
@@ -34,7 +34,7 @@ THOUGHT = (
         patches=(
             Patch(
                 "chaos_protocols.scheduler.admission:Admission.leave_requested",
-                "running.keeps = request.keeps",
+                "running.asked_again(request.incarnation, request.keeps)",
                 "pass",
             ),
         ),
@@ -92,11 +92,34 @@ THOUGHT = (
         row=170,
         patches=(
             Patch(
+                "chaos_protocols.scheduler.restore_point:RestorePoint._choose",
+                "if not is_given_up(roster, one.age)",
+                "if True",
+            ),
+        ),
+        stories=(168,),
+        test="test_operators_word:test_what_an_operator_has_given_up_is_taken_again_on_an_operators_word_alone",
+    ),
+    Undone(
+        row=170,
+        patches=(
+            Patch(
                 "chaos_protocols.scheduler.restore_awaited:AwaitedSites._newest",
-                "gone.lineage != self._facts.roster.restore_epoch or",
+                "if is_given_up(roster, age)",
+                "if False",
+            ),
+        ),
+        test="test_operators_word:test_nobody_is_waited_for_with_what_an_operator_has_given_up",
+    ),
+    Undone(
+        row=170,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_awaited:AwaitedSites._is_newer",
+                "and not is_given_up(self._facts.roster, age)",
                 "",
             ),
         ),
-        test="test_leaver_with_the_state:test_how_far_a_later_history_has_come_says_nothing_of_a_leavers_last_rounds",
+        test="test_operators_word:test_nobody_is_waited_for_with_what_an_operator_has_given_up",
     ),
 )

@@ -203,8 +203,7 @@ class Admission:
     def leave_requested(self, site: SiteId, request: LeaveRequest, *, now_s: float) -> LeaveAnswer | None:
         running = next((one for one in self._negotiations.of(ScaleIn) if one.site == site), None)
         if running is not None:
-            if running.state is ScaleInState.REMOVING and running.incarnation == request.incarnation:
-                running.keeps = request.keeps  # its turn may come late: its last word counts
+            running.asked_again(request.incarnation, request.keeps)
             if running.state is not ScaleInState.FINISHING:
                 return None
             return LeaveAnswer(incarnation=request.incarnation, last_round=running.last_round, finished=False)

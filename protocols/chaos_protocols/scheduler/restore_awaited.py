@@ -13,7 +13,8 @@ from chaos_protocols.agreement.roster import DEPARTED_KEPT_MAX, Departure, SiteR
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.reports import Reports
-from chaos_protocols.scheduler.restore_offers import Age, RestoreOffers
+from chaos_protocols.scheduler.restore_offers import Age, RestoreOffers, is_given_up
+from chaos_protocols.wire.control import SiteStatus
 from chaos_protocols.wire.plans import CheckpointFacts
 
 
@@ -92,23 +93,29 @@ class AwaitedSites:
             return Awaited(site=record.site, name=name, why="it has not reported")
         if report.memory_checkpoint:
             return Awaited(site=record.site, name=name, why="its daemon has a state, its worker is away")
-        held = (self._facts.roster.restore_epoch, report.worker_round)
-        if report.worker_round and record.state == "member" and (best is None or held > best):
-            # A leaver that cannot go yet; when it has gone its departure says what it took along.
-            why = f"its worker has the state of round {report.worker_round}, and gives nothing more"
-            return Awaited(site=record.site, name=name, why=why)
-        stored = report.checkpoint
-        if stored is not None and (best is None or (stored.lineage, stored.round) > best):
-            why = f"its disk has round {stored.round}, its worker is away"
+        if why := self._unspoken(record, report, best):
             return Awaited(site=record.site, name=name, why=why)
         patience_s = settings.restore_wait_s if reports.reached_round() else settings.transfer_stall_s
         if record.state == "member" and stood_s < patience_s:
             return Awaited(site=record.site, name=name, why="its worker is away")
         return None
 
+    def _unspoken(self, record: SiteRecord, report: SiteStatus, best: Age | None) -> str:
+        """What such a site has that is newer, by its report; empty: nothing."""
+        held, stored = (self._facts.roster.restore_epoch, report.worker_round), report.checkpoint
+        if report.worker_round and record.state == "member" and self._is_newer(held, best):
+            # A leaver that cannot go yet; when it has gone its departure says what it took along.
+            return f"its worker has the state of round {report.worker_round}, and gives nothing more"
+        if stored is not None and self._is_newer((stored.lineage, stored.round), best):
+            return f"its disk has round {stored.round}, its worker is away"
+        return ""
+
+    def _is_newer(self, age: Age, best: Age | None) -> bool:
+        return (best is None or age > best) and not is_given_up(self._facts.roster, age)
+
     def _unoffered(self, record: SiteRecord, stored: CheckpointFacts | None, best: Age | None) -> Awaited | None:
         """A file that became whole after its site had said what it has: what was offered is at most `best`."""
-        if stored is None or (best is not None and (stored.lineage, stored.round) <= best):
+        if stored is None or not self._is_newer((stored.lineage, stored.round), best):
             return None
         why = f"its disk has round {stored.round} by now, and it has not offered that yet"
         return Awaited(site=record.site, name=self._facts.roster.called(record.site), why=why)
@@ -124,19 +131,20 @@ class AwaitedSites:
                 continue
             if gone.cause == "banned" or gone.site in banned:
                 continue
-            if best is None or self._newest(gone) > best:
+            if self._is_newer(self._newest(gone), best):
                 yield gone
 
     def _newest(self, gone: Departure) -> Age:
         """No state that it took along is newer. Of a leaver's last rounds those count that were done; where all daemons
-        were restarted nobody remembers which were, and journals note them every so often: all may have been. So may
-        those of a history before the present one: how far that has come says nothing of them."""
+        were restarted nobody remembers which were, and journals note them every so often: all may have been. What an
+        operator has given up says nothing: but it may have an older one."""
+        roster = self._facts.roster
         if gone.cause != "left":
-            return self._removals.newest(gone)
-        told = (gone.lineage, gone.newest_round)
-        if gone.lineage != self._facts.roster.restore_epoch or not self._reports.lived_through():
-            return told
-        return min(told, (gone.lineage, self._reports.reached_round()))
+            age = self._removals.newest(gone)
+        else:
+            done = self._reports.reached_round() if self._reports.lived_through() else gone.newest_round
+            age = (gone.lineage, min(gone.newest_round, done))
+        return (age[0], roster.resolved_round) if is_given_up(roster, age) else age
 
     def _outside(self, gone: Departure, best: Age | None) -> Awaited | None:
         """What it said since counts, though no member has a link to it yet: who lost what it had brings nothing."""
@@ -145,7 +153,7 @@ class AwaitedSites:
             left = "it has left with what nobody else had: start its script again, or import its checkpoint"
             why = left if gone.cause == "left" else "it is away, or its worker is"
             return Awaited(site=gone.site, name=name, why=why)
-        if offered[1] and (best is None or offered > best):
+        if offered[1] and self._is_newer(offered, best):
             return Awaited(
                 site=gone.site, name=name, why="no site of the run has a link with it; `chaosd peer add` makes one"
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from chaos_protocols.agreement.roster import DEPARTED_KEPT_MAX, Departure, LinkRecord, ModelFacts, SiteRecord
+from chaos_protocols.agreement.roster import DEPARTED_KEPT_MAX, Departure, LinkRecord, ModelFacts, Roster, SiteRecord
 from chaos_protocols.names import SiteId, link_key
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.facts import Facts
@@ -22,6 +22,12 @@ ASKERS_MAX = 64
 Age = tuple[int, int]
 """Lineage and round of a state: the greater one is the newer. A run that went back to an older state has given up what
 came after it, whatever its round."""
+
+
+def is_given_up(roster: Roster, age: Age) -> bool:
+    """An operator has had the run go on from an older state than that: what came after is taken again on an operator's
+    word alone. As far as the roster still tells: the run has not come so far since."""
+    return bool(roster.restored_by) and age[0] < roster.restore_epoch and age[1] > roster.resolved_round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

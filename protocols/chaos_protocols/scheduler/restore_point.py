@@ -25,7 +25,7 @@ from chaos_protocols.scheduler.negotiation import Tell
 from chaos_protocols.scheduler.proposals import Proposal, with_learner
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.restore_awaited import Awaited, AwaitedSites, WitnessedRemovals
-from chaos_protocols.scheduler.restore_offers import Candidate, RestoreOffers
+from chaos_protocols.scheduler.restore_offers import Candidate, RestoreOffers, is_given_up
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
 
@@ -162,7 +162,7 @@ class RestorePoint:
     def _restore_decision(self, chosen: Candidate, view: View) -> Decision:
         configuration, site = self._facts.configuration, chosen.record.site
         member = msgspec.structs.replace(chosen.record, state="member")
-        operator = "" if self._order is None else self._order[1].request
+        operator = self._word_for(chosen)
         command = SetRestorePoint(
             record=member,
             links=chosen.links,
@@ -177,11 +177,19 @@ class RestorePoint:
         note = Note(
             kind="restore-point",
             subject=self._called(chosen.record),
-            cause="an operator decided it" if operator else "no member has the training state",
+            cause="an operator decided it" if self._order is not None else "no member has the training state",
             outcome="done",
             reason=reason,
         )
         return Decision(reason=reason, proposal=proposal, note=note)
+
+    def _word_for(self, chosen: Candidate) -> str:
+        """The operator's request by which the run goes on from there; empty: from what it has come to by itself. One
+        who had it go back before is still to be heeded where nothing is left of what came of that."""
+        if self._order is not None:
+            return self._order[1].request
+        roster = self._facts.roster
+        return roster.restored_by if not chosen.round or chosen.lineage < roster.restore_epoch else ""
 
     def _what_follows(self, chosen: Candidate) -> str:
         """Which rounds are done again, and why."""
@@ -206,7 +214,8 @@ class RestorePoint:
         if self._reads_its_checkpoint(now_s):
             return None
         roster, offered = self._facts.roster, self._offered()
-        candidates = [one for one in offered if self._is_of_the_run(one)]
+        known = [one for one in offered if self._is_of_the_run(one)]
+        candidates = [one for one in known if not is_given_up(roster, one.age)]
         reached = self._reports.reached_round()
         best = min((one for one in candidates if one.round or not reached), key=lambda one: one.rank, default=None)
         if roster.model is None or (best is not None and self._has_the_newest(best)):
@@ -217,8 +226,8 @@ class RestorePoint:
         if best is None and not awaited and (reached <= ANEW_ROUNDS_MAX or self._is_unsaved()):
             best = min(candidates, key=lambda one: one.rank, default=None)  # fresh workers, all of them
         if best is None or awaited:
-            strangers = [one for one in offered if one not in candidates]
-            self.waiting = self._why_it_waits(best, awaited, reached, stood_s) + self._offered_by(strangers)
+            others = [one for one in offered if one not in candidates]
+            self.waiting = self._why_it_waits(best, awaited, reached, stood_s) + self._offered_by(others)
             return None
         return best
 
@@ -294,14 +303,15 @@ class RestorePoint:
         choices = "" if best is None else f"`{self._from(best)}` goes on from there, "
         return f"{lost}. An operator may decide otherwise: {choices}`chaosd recover --anew` begins again with round 1"
 
-    def _offered_by(self, strangers: Sequence[Candidate]) -> str:
-        """For an operator, who may know them."""
-        told = min((one for one in strangers if one.round), key=lambda one: one.rank, default=None)
+    def _offered_by(self, others: Sequence[Candidate]) -> str:
+        """What is not taken by itself, for an operator, who may know better."""
+        told = min((one for one in others if one.round), key=lambda one: one.rank, default=None)
         if told is None:
             return ""
+        why = "which an operator has given up" if self._is_of_the_run(told) else "but never was in this run"
         return (
-            f". {self._called(told.record)} offers a state of round {told.round}, but never was in this run: only an "
-            f"operator can take that (`{self._from(told)}`)"
+            f". {self._called(told.record)} offers a state of round {told.round}, {why}: only an operator can take that "
+            f"(`{self._from(told)}`)"
         )
 
     def _tell_what_is_awaited(self, now_s: float) -> Decision | None:

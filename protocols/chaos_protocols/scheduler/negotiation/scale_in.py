@@ -115,6 +115,11 @@ class ScaleIn(Negotiation):
     def concerns(self, site: SiteId) -> bool:
         return self.graceful and site == self.site
 
+    def asked_again(self, incarnation: int, keeps: CheckpointFacts | None) -> None:
+        """Its turn may come late, as where it holds the overlay together: of what it has its last word counts."""
+        if self.graceful and incarnation == self.incarnation:
+            self.keeps = keeps
+
     def next_bridge(self, roster: Roster, scheduler: SiteId, *, now_s: float, again_s: float) -> SiteId | None:
         """The leaver holds the overlay together: a site that would be apart from the scheduler without it, and is to be
         linked with it first. One that this was tried for has its next turn after `again_s`; None: nobody's turn."""

@@ -207,21 +207,6 @@ def test_a_leaver_that_cannot_go_yet_takes_along_what_it_has_by_then() -> None:
         assert departure(bench).newest_round == (REACHED if last else 0)
 
 
-def test_how_far_a_later_history_has_come_says_nothing_of_a_leavers_last_rounds() -> None:
-    """An operator went back behind what C had taken along; that history is lost, too, and one of before is there."""
-    gone = Departure(
-        site=C, incarnation=1, last_round=50, cause="left", reason="", lineage=LINEAGE, newest_round=50, name="c"
-    )
-    bench = leader_of(roster=roster_of(A, B, restore_epoch=LINEAGE + 1, departed=(gone,), resolved_round=REACHED))
-    bench.hear(B, msgspec.structs.replace(report(bench, active=False), done_round=REACHED, known_round=REACHED))
-    alive(bench, B, seconds=2 * SETTINGS.failure_timeout_s)
-    asks(bench, B, checkpoint=disk(40, lineage=LINEAGE))
-    asks(bench, A)
-    alive(bench, B, seconds=SETTINGS.restore_wait_s)
-    restore_point = bench.machine.scheduler.term.restore_point
-    assert "c (it has left with what nobody else had" in restore_point.waiting
-
-
 def test_of_several_that_end_at_once_the_last_one_takes_the_state_along() -> None:
     """C's worker has it, too, and C leaves; were it to pause only, nobody would know that it goes on."""
     for rests, newest in (("", 0), ("it evaluates", REACHED + 1)):

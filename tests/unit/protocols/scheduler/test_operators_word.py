@@ -3,13 +3,16 @@ chosen has read it, whoever schedules by then."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
-from tests.unit.protocols.one_site import MODEL, SETTINGS, B, Bench, C
+from tests.unit.protocols.one_site import MODEL, SETTINGS, B, Bench, C, D, records
 from tests.unit.protocols.scheduler.scheduler_kit import alive, report
 from tests.unit.protocols.scheduler.test_operator import decides, standing
 from tests.unit.protocols.scheduler.test_restore_point import LATEST, adopted, asks, disk, hello, without_state
 
 from chaos_protocols import events
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.wire.control import StateRequest
 
 
@@ -60,3 +63,52 @@ def test_who_was_chosen_may_read_its_checkpoint_though_another_site_schedules_by
         bench.hear(B, msgspec.structs.replace(request, checkpoint=disk(3, lineage=2)))
         alive(bench, B, C, seconds=1.0)
         assert adopted(bench) == (C, LATEST), "it asks again: it could not be read"
+
+
+def gone_back(*, by: str, back_to: int = 3, here: int = 3, asks_too: bool = True, **changes: Any) -> Bench:
+    """The run had gone on from round `back_to` again, and nothing is left of what came of that. B has a checkpoint of
+    round `here` of the history before, C one of a later round than any that was gone back to."""
+    bench = standing(B, C, restore_epoch=5, resolved_round=back_to, restored_by=by, **changes)
+    newer = disk(LATEST, lineage=2)
+    for site in (B, C):
+        said = msgspec.structs.replace(report(bench, active=False), known_round=back_to + 1, done_round=back_to + 1)
+        bench.hear(site, msgspec.structs.replace(said, checkpoint=newer if site == C else None))
+    asks(bench, B, checkpoint=disk(here, lineage=2))
+    if asks_too:
+        asks(bench, C, checkpoint=newer)
+    hello(bench)
+    alive(bench, B, C, seconds=1.0 if asks_too else SETTINGS.restore_wait_s)
+    return bench
+
+
+def test_what_an_operator_has_given_up_is_taken_again_on_an_operators_word_alone() -> None:
+    assert adopted(gone_back(by="")) == (C, LATEST), "the rules had taken what there was"
+    bench = gone_back(by="user-0")
+    assert adopted(bench) == (B, 3)
+    roster = bench.machine.roster
+    assert (roster.restore_epoch > 5, roster.restored_by) == (True, "user-0"), "his word is heeded the next time, too"
+    assert records(bench.out, "restore-point")[-1].cause == "no member has the training state"
+    anew = gone_back(by="user-0", back_to=0)
+    assert anew.machine.roster.restored_from is not None and anew.machine.roster.resolved_round == 0
+    assert anew.machine.roster.restored_by == "user-0"
+
+
+def test_nobody_is_waited_for_with_what_an_operator_has_given_up() -> None:
+    """Not one that is gone, nor one whose worker is away; a state that is not given up is waited for."""
+    assert adopted(gone_back(by="", asks_too=False)) is None
+    assert adopted(gone_back(by="user-0", asks_too=False)) == (B, 3)
+    gone = Departure(site=D, incarnation=1, last_round=1, cause="failed", reason="", lineage=2, newest_round=LATEST)
+    assert adopted(gone_back(by="user-0", departed=(gone,))) == (B, 3)
+    assert adopted(gone_back(by="user-0", here=2, departed=(gone,))) is None, "it may have round 3"
+
+
+def test_a_state_that_was_given_up_is_told_to_operators_where_there_is_no_other() -> None:
+    bench = standing(B, restore_epoch=5, resolved_round=3, restored_by="user-0")
+    asks(bench, B, checkpoint=disk(LATEST, lineage=2))
+    hello(bench)
+    alive(bench, B, seconds=1.0)
+    told = bench.machine.scheduler.term.restore_point.waiting
+    assert adopted(bench) is None and f"a state of round {LATEST}, which an operator has given up" in told
+    decides(bench, "site b", LATEST)
+    alive(bench, B, seconds=1.0)
+    assert adopted(bench) == (B, LATEST)
