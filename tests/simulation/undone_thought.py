@@ -92,9 +92,9 @@ THOUGHT = (
         row=170,
         patches=(
             Patch(
-                "chaos_protocols.scheduler.restore_point:RestorePoint._choose",
-                "if not is_given_up(roster, one.age)",
-                "if True",
+                "chaos_protocols.scheduler.restore_point:RestorePoint._is_taken_unasked",
+                "and not is_given_up(self._facts.roster, one.age)",
+                "",
             ),
         ),
         stories=(168,),

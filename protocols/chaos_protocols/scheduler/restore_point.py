@@ -214,8 +214,7 @@ class RestorePoint:
         if self._reads_its_checkpoint(now_s):
             return None
         roster, offered = self._facts.roster, self._offered()
-        known = [one for one in offered if self._is_of_the_run(one)]
-        candidates = [one for one in known if not is_given_up(roster, one.age)]
+        candidates = [one for one in offered if self._is_taken_unasked(one)]
         reached = self._reports.reached_round()
         best = min((one for one in candidates if one.round or not reached), key=lambda one: one.rank, default=None)
         if roster.model is None or (best is not None and self._has_the_newest(best)):
@@ -239,6 +238,9 @@ class RestorePoint:
     def _is_unsaved(self) -> bool:
         """Nobody has, or had, a checkpoint of the present history."""
         return self._reports.members_are_unsaved() and self.offers.nobody_left_with_a_checkpoint()
+
+    def _is_taken_unasked(self, one: Candidate) -> bool:
+        return self._is_of_the_run(one) and not is_given_up(self._facts.roster, one.age)
 
     def _is_of_the_run(self, one: Candidate) -> bool:
         """Whether rounds of this run can be in it: they are in no state of a site that never was in it. Nor is such a
