@@ -245,7 +245,7 @@ PRESENT = (
         patches=(
             Patch(
                 "chaos_protocols.scheduler.removals:_taken_along",
-                "others or keeps is None",
+                "situation.active - {site} or not stay or keeps is None",
                 "True or keeps is None",
             ),
         ),

@@ -126,8 +126,8 @@ def _taken_along(situation: Situation, removal: Removal) -> int | None:
     before = roster.away(site, removal.incarnation)
     if before is not None and before.lineage == roster.restore_epoch:
         return min(before.newest_round, situation.newest_round)
-    others = (situation.active | situation.ending) - {site}  # where several end at once the last one takes it along
-    if others or keeps is None or keeps.lineage < roster.restore_epoch:
+    stay = set(roster.site_ids()) - {site} - situation.ending  # where all end at once nobody is left to wait
+    if situation.active - {site} or not stay or keeps is None or keeps.lineage < roster.restore_epoch:
         return None
     # A worker that has the state takes all results up to its last round, also where its script gives nothing more.
     return situation.first_round - 1 if site in situation.holding else min(keeps.round, situation.newest_round)

@@ -345,6 +345,9 @@ class RestorePoint:
             )
         if self._facts.active or self._reports.anybody_active():
             return answer(False, f"members train (round {self._facts.done_round} is done): there is nothing to recover")
+        if self._reports.anybody_rests():
+            rests = "a script that has the state pauses, or is late: it is waited for; end it first if it hangs"
+            return answer(False, rests)
         if roster.version() < OPERATOR_VERSION:
             return answer(
                 False, "a site of the run has an older chaos-train, which knows no such word; install this one"

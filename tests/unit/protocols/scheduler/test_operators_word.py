@@ -32,7 +32,8 @@ def goes_on_after(*, rests: str) -> Bench:
     assert decides(bench, "", at=B) is None, "it is under way: C's daemon has a state in its memory"
     says(bench, active=not rests, rests=rests)
     answer = decides(bench, "", at=B)
-    assert rests or (answer is not None and not answer.done and "members train" in answer.reason)
+    told = "a script that has the state pauses" if rests else "members train"
+    assert answer is not None and not answer.done and told in answer.reason
     alive(bench, B, C, seconds=1.0)
     says(bench)
     asks(bench, B, checkpoint=disk(LATEST - 1))
