@@ -124,7 +124,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     restore_epoch: Count = 0
     restored_from: tuple[Site, Count] | None = None
     restored_by: Label = ""
-    """The request of the operator who decided that (since version 4); empty: the rules did."""
+    """The request of the operator who decided that, or on whose word it still rests (since version 4); empty: the rules
+    did."""
     needs: Version = 0
     """The highest version that a command applied so far needed: a site that does not speak it cannot read this."""
     run_id: RunId = ""
