@@ -246,7 +246,6 @@ LATE = (
                 f"{SCHEDULER}.restore_point:RestorePoint._choose", "if self._reads_its_checkpoint(now_s):", "if False:"
             ),
         ),
-        stories=("126",),
         test="test_restore_point:test_nobody_else_is_taken_over_while_a_site_reads_its_checkpoint",
     ),
     Undone(
