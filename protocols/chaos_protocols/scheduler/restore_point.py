@@ -184,12 +184,9 @@ class RestorePoint:
         return Decision(reason=reason, proposal=proposal, note=note)
 
     def _word_for(self, chosen: Candidate) -> str:
-        """The operator's request by which the run goes on from there; empty: from what it has come to by itself. One
-        who had it go back before is still to be heeded where nothing is left of what came of that."""
-        if self._order is not None:
-            return self._order[1].request
-        roster = self._facts.roster
-        return roster.restored_by if not chosen.round or chosen.lineage < roster.restore_epoch else ""
+        """The operator's request on which it rests; empty: none. One is heeded still where nothing is left of it."""
+        roster, before = self._facts.roster, not chosen.round or chosen.lineage < self._facts.roster.restore_epoch
+        return self._order[1].request if self._order is not None else roster.restored_by if before else ""
 
     def _what_follows(self, chosen: Candidate) -> str:
         """Which rounds are done again, and why."""
@@ -277,11 +274,9 @@ class RestorePoint:
         """By the scheduler before, as the roster says, if no round was done since: it may be reading its checkpoint
         still. That scheduler may have gone, and what the others have may be newer: an operator may have decided."""
         roster = self._facts.roster
-        if roster.restored_from is None or roster.model is None:
-            return None
-        site, incarnation = roster.restored_from
+        site, incarnation = roster.restored_from or (self._facts.site, -1)
         record, done_since = roster.record(site), self._reports.reached_round() > roster.resolved_round
-        if record is None or record.incarnation != incarnation or done_since:
+        if record is None or record.incarnation != incarnation or roster.model is None or done_since:
             return None
         return (site, self._led_since_s + self._reading_s(roster.model))
 
@@ -312,8 +307,8 @@ class RestorePoint:
             return ""
         why = "which an operator has given up" if self._is_of_the_run(told) else "but never was in this run"
         return (
-            f". {self._called(told.record)} offers a state of round {told.round}, {why}: only an operator can take that "
-            f"(`{self._from(told)}`)"
+            f". {self._called(told.record)} offers a state of round {told.round}, {why}: only an operator can take "
+            f"that (`{self._from(told)}`)"
         )
 
     def _tell_what_is_awaited(self, now_s: float) -> Decision | None:
@@ -346,8 +341,7 @@ class RestorePoint:
         if self._facts.active or self._reports.anybody_active():
             return answer(False, f"members train (round {self._facts.done_round} is done): there is nothing to recover")
         if self._reports.anybody_rests():
-            rests = "a script that has the state pauses, or is late: it is waited for; end it first if it hangs"
-            return answer(False, rests)
+            return answer(False, "a script that has the state pauses, or is late; end it first if it hangs")
         if roster.version() < OPERATOR_VERSION:
             return answer(
                 False, "a site of the run has an older chaos-train, which knows no such word; install this one"
