@@ -31,6 +31,9 @@ divided by it; larger, a sum over the sites of a run would lose what the others 
 
 STATE_BYTES_MAX = 1 << 44
 
+ROUNDS_DONE_MAX = 1 << 52
+"""No run has done more rounds. Half of what the number of one can say: those that follow can be said, too."""
+
 PARTS_MAX = 1024
 """Spec 9.36: of what is averaged in turn; each part has a bookkeeping of its own."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from chaos_protocols.agreement.roster import DEPARTED_KEPT_MAX, Departure, LinkRecord, ModelFacts, Roster, SiteRecord
-from chaos_protocols.names import SiteId, link_key
+from chaos_protocols.names import ROUNDS_DONE_MAX, SiteId, link_key
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.proposals import record_of
@@ -138,7 +138,11 @@ class RestoreOffers:
     # -- what could be gone on from
 
     def candidates(self) -> list[Candidate]:
-        """Workers, fresh ones (round 0) too, and the newest checkpoint of each disk that fits the site's worker."""
+        """Workers, fresh ones (round 0) too, and the newest checkpoint of each disk that fits the site's worker. None
+        of a round that nobody can have done: what follows it has no number that others could read."""
+        return [one for one in self._all_offered() if one.round <= ROUNDS_DONE_MAX]
+
+    def _all_offered(self) -> list[Candidate]:
         found: list[Candidate] = []
         for worker, checkpoint in (*self._inside(), *self._outside()):
             found.append(worker)

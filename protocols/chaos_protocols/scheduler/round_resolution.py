@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from chaos_protocols.agreement.commands import RetryRound, RoundResolved
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import resolved_views
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import ROUNDS_DONE_MAX, SiteId
 from chaos_protocols.scheduler.decisions import Decision, Note, SiteFailed
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.failures import connected_sites, restarted
 from chaos_protocols.scheduler.negotiation import Tell
 from chaos_protocols.scheduler.proposals import Proposal
-from chaos_protocols.scheduler.reports import Reports
+from chaos_protocols.scheduler.reports import ROUNDS_MAX, Reports
 from chaos_protocols.scheduler.voters import transfer_leadership
 from chaos_protocols.wire.control import RoundStatusQuery, RoundStatusReply
 from chaos_protocols.wire.waits import SITES_NAMED_MAX, UNANSWERED, RoundWaits, SiteWait
@@ -65,12 +65,17 @@ def outcome_of(roster: Roster, answers: Mapping[SiteId, RoundStatusReply]) -> Ro
 def beyond_belief(roster: Roster, scheduler: SiteId, answers: Mapping[SiteId, RoundStatusReply]) -> tuple[SiteId, ...]:
     """Who says that it holds a round that cannot be done: no round is without the scheduler's part, so where it counts
     and has the state, none is done but the one after its own (spec 9.5). One word would otherwise set the run to a
-    round that nobody can reach."""
+    round that nobody can reach; or to one after which no round has a number that others could read."""
     own = answers[scheduler]
-    if not own.has_state or not roster.counts(scheduler, own.done_round + 1):
-        return ()
-    held = (site for site, answer in sorted(answers.items()) if answer.digest or answer.has_state)
-    return tuple(site for site in held if answers[site].done_round > own.done_round + 1)
+    found = {site for site, answer in answers.items() if _newest_said(answer) > ROUNDS_DONE_MAX}
+    if own.has_state and roster.counts(scheduler, own.done_round + 1):
+        held = (site for site, answer in answers.items() if answer.digest or answer.has_state)
+        found.update(site for site in held if answers[site].done_round > own.done_round + 1)
+    return tuple(sorted(found - {scheduler}))
+
+
+def _newest_said(answer: RoundStatusReply) -> int:
+    return max(answer.done_round, answer.known_round)
 
 
 class RoundResolution:
@@ -152,7 +157,7 @@ class RoundResolution:
         if not waits:
             return None
         self._told_s = now_s
-        number = max(facts.done_round, self._reports.newest_round()) + 1
+        number = min(max(facts.done_round, self._reports.newest_round()) + 1, ROUNDS_MAX)
         return RoundWaits(round=number, limit_s=0.0, waits=tuple(waits[:SITES_NAMED_MAX]))
 
     def _give_up(self, silent: list[SiteId]) -> Decision:
@@ -167,7 +172,7 @@ class RoundResolution:
     def _resolve(self, answers: Mapping[SiteId, RoundStatusReply]) -> Decision:
         facts, roster = self._facts, self._facts.roster
         if beyond := beyond_belief(roster, facts.site, answers):
-            reason = f"it says that it has round {answers[beyond[0]].done_round}, which cannot have been done"
+            reason = f"it says that it has round {_newest_said(answers[beyond[0]])}, which cannot have been done"
             failed = tuple(SiteFailed(site=site, reason=reason) for site in beyond)
             return Decision(reason=reason, failed=failed, look_again=True)
         outcome = outcome_of(roster, answers)

@@ -27,12 +27,15 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import SetRestorePoint
 from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.names import ROUNDS_DONE_MAX
+from chaos_protocols.scheduler.reports import ROUNDS_MAX
 from chaos_protocols.wire.control import (
     CaughtUp,
     JoinRequest,
     SiteStatus,
     StateRequest,
 )
+from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest
 
 
@@ -253,3 +256,19 @@ def test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evi
     assert bench.machine.roster.restored_from is None
     bench.hear(B, report(bench, active=False, done_round=5))
     assert bench.machine.roster.restored_from == (C, 1)
+
+
+@pytest.mark.parametrize("far", [ROUNDS_DONE_MAX + 1, ROUNDS_MAX])
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_state_of_a_round_that_nobody_can_have_done_is_nobodys_and_ends_no_scheduler(far: int, stored: bool) -> None:
+    """After the last number there is none: what it would have agreed on could be read by nobody, itself included."""
+    disk = CheckpointFacts(lineage=0, round=far, spec_digest=MODEL.spec_digest)
+    bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6))
+    bench.hear(B, report(bench, active=False, done_round=5))
+    for _ in range(2 * round(SETTINGS.restore_wait_s)):
+        asked = request(0 if stored else far)
+        bench.hear(B, msgspec.structs.replace(asked, trained=True, checkpoint=disk if stored else None))
+        alive(bench, B, seconds=0.5, step_s=0.25)
+    assert bench.machine.roster.restored_from is None and bench.machine.roster.resolved_round == 5
+    order = RecoverRequest(request="o", origin="site b", round=far)
+    assert [one.done for _, one in sent(bench.hear(B, order), RecoverAnswer)] == [False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.unit.protocols.one_site import (
     EPOCH,
     PLANNER,
@@ -28,11 +29,13 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
     holds,
     line,
     lose,
+    report,
 )
 
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.names import SiteId
+from chaos_protocols.scheduler.reports import ROUNDS_MAX
 from chaos_protocols.scheduler.round_resolution import REPEATED_MAX, beyond_belief, outcome_of
 from chaos_protocols.wire.control import RoundStatusReply, RoundWaits
 from chaos_protocols.wire.waits import UNANSWERED
@@ -238,6 +241,29 @@ def test_who_says_that_it_has_a_round_that_cannot_have_been_done_is_put_out_and_
     assert roster.site_ids() == (A, B) and not roster.resolving
     assert (roster.resolved_round, roster.resolved_digest) == (3, "aa")
     assert "which cannot have been done" in roster.departed[-1].reason
+
+
+@pytest.mark.parametrize("lie", [said(ROUNDS_MAX, "cc"), said(0, known=ROUNDS_MAX)], ids=["held", "known"])
+def test_a_round_that_nobody_can_have_done_ends_no_scheduler_that_has_no_state_itself(lie: RoundStatusReply) -> None:
+    """The round after it has no number: what it would have agreed on could be read by nobody, itself included."""
+    bench = leader_of(roster=roster_of(A, B, C, D, links=tuple(link(A, one) for one in (B, C, D)), resolved_round=3))
+    lose(bench, D)
+    for _ in range(2):
+        epoch = bench.machine.roster.epoch
+        bench.hear(B, msgspec.structs.replace(said(3), epoch=epoch))
+        bench.hear(C, msgspec.structs.replace(lie, epoch=epoch))
+    roster = bench.machine.roster
+    assert roster.site_ids() == (A, B) and not roster.resolving and roster.resolved_round == 3
+    assert "which cannot have been done" in roster.departed[-1].reason
+
+
+def test_whom_a_resolution_waits_for_is_told_whatever_round_a_member_says_it_knows() -> None:
+    bench = leader_of(roster=roster_of(A, B, C, D, links=tuple(link(A, one) for one in (B, C, D))))
+    bench.hear(B, msgspec.structs.replace(report(bench), known_round=ROUNDS_MAX))
+    lose(bench, D)
+    alive(bench, B, C, seconds=SETTINGS.waits_told_s + 3 * SETTINGS.failure_timeout_s)
+    told = sent(bench.out, RoundWaits)
+    assert told and all(one.round <= ROUNDS_MAX for _, one in told)
 
 
 def test_a_site_outside_the_roster_has_no_say_in_a_round_in_doubt() -> None:
