@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from chaos_protocols import events, wishes
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.causes import Cause, Why
+from chaos_protocols.links.link_state import OUTSIDE_REASON_MAX
 from chaos_protocols.links.liveness import LinkTable
 from chaos_protocols.links.naming import RunNaming
 from chaos_protocols.links.refusals import FOR_GOOD, NEWER_LINK_S, Refusals
@@ -83,7 +84,7 @@ class Network:
             up=up,
             rtt_s=(neighbour.rtt_s or 0.0) if neighbour else 0.0,
             rate_bytes_per_s=0.0,
-            reason=reason,
+            reason=reason[:OUTSIDE_REASON_MAX],  # it repeats what the far end has said, at whatever length
             versions=self.versions.of(site) if up else None,
             software=self.versions.software_of(site) if up else "",
         )

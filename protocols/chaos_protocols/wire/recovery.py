@@ -11,7 +11,10 @@ import msgspec
 
 from chaos_protocols.agreement.roster import Count, Label
 
-Reason = Annotated[str, msgspec.Meta(max_length=4096)]
+REASON_CHARACTERS_MAX = 4096
+"""A text that repeats what another site has said is cut to it: nobody could read the message otherwise."""
+
+Reason = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)]
 Identifier = Annotated[str, msgspec.Meta(max_length=96)]
 
 

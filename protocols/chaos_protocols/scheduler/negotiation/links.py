@@ -28,6 +28,7 @@ from chaos_protocols.scheduler.negotiation.base import (
 )
 from chaos_protocols.scheduler.proposals import Proposal, Situation
 from chaos_protocols.wire.control import ConnectOrder, LinkAnswer
+from chaos_protocols.wire.recovery import REASON_CHARACTERS_MAX
 
 
 class LinkState(Enum):
@@ -73,7 +74,8 @@ class LinkNegotiation(Negotiation):
         if self.request is None:
             return []
         site, request = self.request
-        return [Tell(site=site, message=LinkAnswer(request=request, done=outcome == "done", reason=reason))]
+        told = reason[:REASON_CHARACTERS_MAX]  # an end may have given as long a one, before which its name was put
+        return [Tell(site=site, message=LinkAnswer(request=request, done=outcome == "done", reason=told))]
 
     def _end(self, state: LinkState, outcome: str, reason: str) -> list[Order]:
         return [*self.answer(outcome, reason), *self._conclude(state, outcome, reason)]
