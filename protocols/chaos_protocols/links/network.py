@@ -194,16 +194,18 @@ class Network:
     def forget_gone(self) -> None:
         """Of sites outside the run that had a link, whatever was heard of them: keys cost nothing, and each would be
         remembered, and told to every new neighbour, for ever (spec 4.22)."""
-        roster, replica = self._replica.roster, self._replica
-
-        def is_kept(site: SiteId) -> bool:
-            return replica.has(site) or roster.gone(site) is not None or replica.last_known.record(site) is not None
-
-        for site in self.links.gone(is_kept):
+        for site in self.links.gone(self._was_in_run):
             self.links.drop(site)
             self.versions.forget(site)
             self.steps.forget(site)
             self.router.overlay.forget_link(site)
+
+    def _was_in_run(self, site: SiteId) -> bool:
+        """It is, or was, as far as is remembered."""
+        replica = self._replica
+        roster, last_known = replica.roster, replica.last_known
+        named = roster.record(site) is not None or last_known.record(site) is not None or replica.has(site)
+        return named or roster.gone(site) is not None
 
     def heard_beat(self, site: SiteId, beat: Heartbeat, *, of_run: bool) -> bool:
         """A neighbour lives, and says where it stands. False: it is in another run, and the link is closed."""
@@ -216,7 +218,8 @@ class Network:
             return False
         neighbour = self.links.neighbours.get(site)
         if neighbour is not None:
-            self.steps.heard(site, neighbour.incarnation, beat, now_s=self._outbox.now_s, of_run=of_run)
+            told = self._was_in_run if self._replica.was_in_run else lambda _: True
+            self.steps.heard(site, neighbour.incarnation, beat, now_s=self._outbox.now_s, of_run=of_run, is_of_run=told)
         self.links.heartbeat_received(site, beat, now_s=self._outbox.now_s)
         return True
 
@@ -346,5 +349,7 @@ class Network:
             return
         if record is not None and report.incarnation > max(record.incarnation, self.incarnations.get(site, 0)):
             self._told_early[site] = report
-        else:
-            self.versions.heard(site, report.incarnation, report.versions, report.software)
+            return
+        if self.versions.is_full:
+            self.versions.forget_all_but(lambda one: one in self.links.neighbours or self._was_in_run(one))
+        self.versions.heard(site, report.incarnation, report.versions, report.software)

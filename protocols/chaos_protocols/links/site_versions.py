@@ -10,8 +10,11 @@ from collections.abc import Callable
 from chaos_protocols.agreement.commands import Command, version_needed
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import Effect, Record
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SITES_MAX, SiteId
 from chaos_protocols.wire.versions import BEFORE, OLDEST, Versions
+
+KNOWN_MAX = 2 * SITES_MAX
+"""Sites of which something is known, before those are forgotten that only others have named."""
 
 
 class SiteVersions:
@@ -58,6 +61,16 @@ class SiteVersions:
         self._met.pop(site, None)
         self._said.pop(site, None)
         self._software.pop(site, None)
+
+    @property
+    def is_full(self) -> bool:
+        """It is time for `forget_all_but`."""
+        return len(self._spoken) >= KNOWN_MAX
+
+    def forget_all_but(self, is_kept: Callable[[SiteId], bool]) -> None:
+        """Anybody may be named in a report, and one that was true is over for most."""
+        for site in [one for one in self._spoken if one != self._site and not is_kept(one)]:
+            self.forget(site)
 
     def of(self, site: SiteId) -> Versions:
         """What the newest incarnation of a site speaks; if nobody said, the least that it may be."""

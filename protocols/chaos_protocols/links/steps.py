@@ -7,6 +7,7 @@ its age is never less than it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from chaos_protocols.names import SITES_MAX, SiteId
@@ -48,13 +49,25 @@ class Steps:
         """It is gone."""
         self._known.pop(site, None)
 
-    def heard(self, site: SiteId, incarnation: int, beat: Heartbeat, *, now_s: float, of_run: bool = True) -> None:
-        """A neighbour says where it stands; one of the run, too, what it knows of others."""
+    def heard(
+        self,
+        site: SiteId,
+        incarnation: int,
+        beat: Heartbeat,
+        *,
+        now_s: float,
+        of_run: bool = True,
+        is_of_run: Callable[[SiteId], bool] = lambda _: True,
+    ) -> None:
+        """A neighbour says where it stands; one of the run, too, what it knows of others that are (`is_of_run`): sites
+        that it makes up would leave no room for true ones."""
         if self._is_news(site, incarnation, beat.sequence, direct=True):
             self._known[site] = HeardStep(
                 incarnation, beat.sequence, beat.round, beat.phase, now_s, True, beat.encoding_error
             )
         for one in beat.others if of_run else ():
+            if one.site not in self._known and (len(self._known) >= SITES_MAX or not is_of_run(one.site)):
+                continue
             if one.site != self._site and self._is_news(one.site, one.incarnation, one.sequence, direct=False):
                 at_s = now_s - one.age_s
                 self._known[one.site] = HeardStep(
@@ -65,7 +78,7 @@ class Steps:
         """Most of what is handed on is not: asked before anything is made of it."""
         known = self._known.get(site)
         if known is None:
-            return len(self._known) < SITES_MAX
+            return True
         overrules = direct and not known.direct  # nobody knows it better than the site
         return overrules or (incarnation, sequence) > (known.incarnation, known.sequence)
 

@@ -1,4 +1,4 @@
-"""A reason as long as may be said, in a message of this site's own: with what is put before it others can still read it."""
+"""A reason as long as may be said, repeated in a message of this site's own: others can read it all the same."""
 
 from __future__ import annotations
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.protocols.one_site import A, B, roster_of
+from tests.unit.protocols.one_site import A, B, Bench, C, D, roster_of
 
 from chaos_protocols.agreement.commands import SetRules, version_needed
-from chaos_protocols.links.site_versions import SiteVersions
+from chaos_protocols.links.site_versions import KNOWN_MAX, SiteVersions
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.control import LinkStateAdvertisement
 from chaos_protocols.wire.versions import BEFORE, OLDEST, SPOKEN, Versions
 
 FORMER = Versions(oldest=2, newest=2)
@@ -78,3 +80,19 @@ def test_what_the_run_has_used_before_is_held_back_for_nobody() -> None:
     versions = SiteVersions(A, 1, SPOKEN)
     assert versions.holds_back(command, roster, lambda _: None)
     assert not versions.holds_back(command, msgspec.structs.replace(roster, needs=7), lambda _: None)
+
+
+def test_of_sites_that_a_member_only_names_no_more_is_remembered_than_the_table_of_links_holds() -> None:
+    """It names one after the other, each with a link that is up and then is not: that made room for the next."""
+    bench = Bench(B, roster_of(A, B, C, D)).up(A, C)
+    told = LinkStateAdvertisement(
+        neighbour=D, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="", versions=FORMER
+    )
+    bench.hear(C, told)
+    for number in range(2 * KNOWN_MAX):
+        named = msgspec.structs.replace(told, neighbour=SiteId(f"{number:032x}"))
+        bench.hear(C, named)
+        bench.hear(C, msgspec.structs.replace(named, up=False, versions=None))
+    versions = bench.machine.network.versions
+    assert len(versions._spoken) <= KNOWN_MAX and len(versions._software) <= KNOWN_MAX
+    assert versions.of(D) == FORMER and versions.of(A) == SPOKEN, "of the run all is known still"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.protocols.one_site import heartbeat
+import pytest
+from tests.unit.protocols.one_site import Bench, heartbeat, roster_of
 
 from chaos_protocols.links.steps import FORGOTTEN_AFTER_S, TOLD_AFTER_S, Steps
 from chaos_protocols.names import SITES_MAX, SiteId
@@ -84,3 +85,18 @@ def test_what_is_told_and_what_is_remembered_is_bounded() -> None:
         steps.heard(B, 1, beat(number, 0, *(word(site, 1, 1) for site in sites[number : number + 100])), now_s=1.0)
     assert len(steps.told(sites, now_s=2.0)) == STEPS_TOLD_MAX
     assert steps.of(sites[-1]) is None
+
+
+@pytest.mark.parametrize("was_in_run", [True, False])
+def test_sites_that_a_member_makes_up_leave_room_for_true_ones(was_in_run: bool) -> None:
+    """An operator would have been let recover the run at a site that is behind: where others stand was not heard."""
+    bench = Bench(B, roster_of(A, B, C, D) if was_in_run else None, peers=() if was_in_run else (C,)).up(C)
+    made_up = [SiteId(f"{number:032d}") for number in range(SITES_MAX + STEPS_TOLD_MAX)]
+    for number in range(0, len(made_up), STEPS_TOLD_MAX):
+        others = tuple(word(site, 1, 1) for site in made_up[number : number + STEPS_TOLD_MAX])
+        bench.hear(C, beat(number + 1, 1, *others))
+    bench.up(A)
+    bench.hear(A, beat(1, 7, word(D, 1, 6)))
+    steps = bench.machine.network.steps
+    assert round_of(steps, A) == 7, "its own word"
+    assert round_of(steps, D) == (6 if was_in_run else None), "a newcomer does not know who is of the run"
