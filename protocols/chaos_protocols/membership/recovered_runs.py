@@ -31,6 +31,8 @@ class Heard:
     statement: RunRecovered
     via: SiteId
     address: str
+    shown: bool = True
+    """By `via`; else by a guest, and the address is the roster's."""
 
     @property
     def text(self) -> str:
@@ -55,13 +57,26 @@ class RecoveredRuns:
         before = self.heard.get(one.by)
         if before is not None and before.statement.generation > one.generation:
             return
-        self.heard[one.by] = Heard(statement=one, via=event.site, address=event.address)
+        self.heard[one.by] = self._where(event, before)
         while len(self.heard) > HEARD_MAX:
             del self.heard[next(iter(self.heard))]
         times = self._told.get(one.by, 0)
         if (before is None or before.statement != one) and times < TOLD_OF_EACH_MAX:
             self._told[one.by] = times + 1
             self._outbox.record("recovered", short(one.by), f"generation {one.generation}", "", None, said(one))
+
+    def _where(self, event: RecoveryTold, before: Heard | None) -> Heard:
+        """Whom this site would dial to follow, and believe like a peer of its configuration: who has recovered the run,
+        once it has said so itself, else a site of the former run that follows it. A guest can show a true statement,
+        too, and is no way to the run that it is of."""
+        one = event.statement
+        if before is not None and before.statement == one and event.site != one.by:
+            if (before.via == one.by and before.shown) or not self._was_here(event.site):
+                return before
+        if event.site == one.by or self._was_here(event.site):
+            return Heard(statement=one, via=event.site, address=event.address)
+        known = self._replica.roster.record(one.by) or self._replica.last_known.record(one.by)
+        return Heard(statement=one, via=one.by, address=known.address if known is not None else "", shown=False)
 
     def way_out(self) -> str:
         """For whom this site's run stands: the last word of a recovery; empty where there is none."""
@@ -77,9 +92,13 @@ class RecoveredRuns:
         ours, here = {replica.last_known.run_id, replica.roster.run_id, *before} - {""}, replica.roster.run_id
         if one.run_id == here or one.by == replica.site or not ours.intersection(one.former):
             return False
-        was_here = origin is not None and one.by in origin.sites
-        known = replica.roster.record(one.by) is not None or replica.last_known.record(one.by) is not None
-        return (was_here or known) and one.by not in replica.roster.banned
+        return self._was_here(one.by) and one.by not in replica.roster.banned
+
+    def _was_here(self, site: SiteId) -> bool:
+        """It is in the run that this site is in, or was in the one that this was made of."""
+        replica, origin = self._replica, self._outbox.facts.origin
+        known = replica.roster.record(site) is not None or replica.last_known.record(site) is not None
+        return known or (origin is not None and site in origin.sites)
 
 
 def said(one: RunRecovered) -> str:

@@ -18,7 +18,9 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import RaftEnvelope
 from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.recovered import Origin, RunRecovered
-from chaos_protocols.wishes import FollowWanted
+from chaos_protocols.wishes import FollowWanted, RecoveryTold
+
+STRANGER = SiteId("f" * 32)
 
 
 def in_the_new_run(one: RunRecovered, *members: SiteId, **changes: Any) -> Bench:
@@ -92,3 +94,27 @@ def test_a_site_that_leaves_follows_nobody() -> None:
     bench.handle(LeaveRequested(request="l", reason="done"))
     assert "is leaving the run" in refusal(bench.handle(FollowWanted(request="f", by=D)))
     assert "is leaving the run" in refusal(give_up(bench, B, C))
+
+
+def via(bench: Bench, site: SiteId, address: str, one: RunRecovered) -> tuple[SiteId, str]:
+    """Whom it would dial, and believe, to follow, after `site` has shown this."""
+    bench.handle(RecoveryTold(site=site, address=address, statement=one))
+    heard = bench.machine.participation.recovered.heard[one.by]
+    return heard.via, heard.address
+
+
+def test_a_guest_that_shows_a_true_statement_is_not_whom_the_operator_follows() -> None:
+    """The site gives its journal up, and believes whom it dials like a peer of its configuration: that guest would
+    make it a run of its own."""
+    bench, one = standing(), said_by(D)
+    assert via(bench, STRANGER, "f.example:7400", one) == (D, "d.example:7400"), "where the roster has it"
+    assert via(bench, C, "c.example:7400", one) == (C, "c.example:7400"), "a site of the former run that follows"
+    assert via(bench, STRANGER, "f.example:7400", one) == (C, "c.example:7400")
+
+
+def test_who_has_recovered_the_run_is_followed_where_it_was_heard_itself() -> None:
+    bench, one = standing(), said_by(D)
+    assert via(bench, D, "d2.example:7400", one) == (D, "d2.example:7400")
+    assert via(bench, C, "c.example:7400", one) == (D, "d2.example:7400")
+    newer = said_by(D, one.run_id, origin=Origin(statement=one))
+    assert via(bench, C, "c.example:7400", newer) == (C, "c.example:7400"), "of a newer one D has said nothing"
