@@ -73,7 +73,7 @@ class SiteNames:
         return {site: name for site, name in (gone | here).items() if often[name] == 1}
 
     def _names(self) -> dict[str, str]:
-        """By id and by short id."""
+        """By id and by short id; not where some site is called so: a sentence would tell of it by another one's name."""
         machine, named = self._machine, self.known()
         met = {
             *self._left,
@@ -83,4 +83,6 @@ class SiteNames:
         }
         alike = Counter(map(short, met | set(machine.links.up_sites())))
         shortly = {short(site): name for site, name in named.items() if alike[short(site)] == 1}
-        return shortly | {str(site): name for site, name in named.items()}
+        called = {*self._left.values(), *self._given().values(), *(one.name for one in machine.roster.sites)}
+        both = shortly | {str(site): name for site, name in named.items()}
+        return {word: name for word, name in both.items() if word not in called}

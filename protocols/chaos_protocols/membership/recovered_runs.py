@@ -70,10 +70,12 @@ class RecoveredRuns:
         once it has said so itself, else a site of the former run that follows it. A guest can show a true statement,
         too, and is no way to the run that it is of."""
         one = event.statement
-        if before is not None and before.statement == one and event.site != one.by:
-            if (before.via == one.by and before.shown) or not self._was_here(event.site):
+        itself, was_here = event.site == one.by, self._was_here(event.site)
+        if before is not None and before.statement == one and not itself:
+            better = was_here and not (before.via == one.by and before.shown)
+            if not better:
                 return before
-        if event.site == one.by or self._was_here(event.site):
+        if itself or was_here:
             return Heard(statement=one, via=event.site, address=event.address)
         known = self._replica.roster.record(one.by) or self._replica.last_known.record(one.by)
         return Heard(statement=one, via=one.by, address=known.address if known is not None else "", shown=False)

@@ -81,3 +81,12 @@ def test_a_script_hears_names_within_the_length_of_a_message() -> None:
     assert isinstance(told, RunPaused) and len(told.reason) == REASON_MAX and "8d074be9" not in told.reason
     other = Dismissed(last_round=3, graceful=True, reason="8d074be9")
     assert names.in_message(other) is other
+
+
+def test_who_calls_itself_as_the_id_of_another_site_begins_is_not_told_by_that_ones_name() -> None:
+    """A sentence that blames it would name the other: a name in it looks like an id."""
+    for name in (ZURICH[:8], ZURICH):
+        names = SiteNames(machine({**SITES, "55555555" * 4: name}, {}))
+        assert names.in_text(f"waiting for {name} (it has not reported)") == f"waiting for {name} (it has not reported)"
+        assert names.in_text("44444444 and 8d074be9") == f"44444444 and {'8d074be9' if name == ZURICH[:8] else 'Zurich'}"
+        assert names.in_text("77777777") == "77777777"
