@@ -23,6 +23,9 @@ ID = re.compile(r"`[^`]*`|\([0-9a-f]{8}\)|\b(?:[0-9a-f]{32}|[0-9a-f]{8})\b(?!\.\
 """A command, a short id in brackets, an id, a short id as `short` writes it. One before an ending belongs to a file's
 name, under which its operator looks for it."""
 
+COMMAND = re.compile(r"(?=(`chaosd [^`]*))")
+"""What is typed, wherever it begins: a name with a mark in it must not have the ids of a command taken for text."""
+
 REASON_MAX = 4096
 """Characters of a message's `reason`, as `wire/user_words.py` has it."""
 
@@ -46,8 +49,13 @@ class SiteNames:
         """The sentence with names for ids."""
         if not ID.search(text):
             return text
-        names = self._names()
-        return ID.sub(lambda found: names.get(found[0], found[0]), text)
+        names, typed = self._names(), [found.span(1) for found in COMMAND.finditer(text)]
+
+        def told(found: re.Match[str]) -> str:
+            stays = any(start <= found.start() < stop for start, stop in typed)
+            return found[0] if stays else names.get(found[0], found[0])
+
+        return ID.sub(told, text)
 
     def in_message(self, message: DaemonMessage) -> DaemonMessage:
         """What a script prints, with names for ids; any other message as it is."""
@@ -73,7 +81,7 @@ class SiteNames:
         return {site: name for site, name in (gone | here).items() if often[name] == 1}
 
     def _names(self) -> dict[str, str]:
-        """By id and by short id; not where some site is called so: a sentence would tell of it by another one's name."""
+        """By id and by short id; not where a site is called so: a sentence would tell of it by another one's name."""
         machine, named = self._machine, self.known()
         met = {
             *self._left,

@@ -377,9 +377,9 @@ class RestorePoint:
         return sites_named(origin, [(record.site, record.name) for record in records])
 
     def _called(self, record: SiteRecord) -> str:
-        """What an operator types for it, and nobody else is called."""
+        """What an operator types for it, and nobody else is called. A mark in it would end the command in the text."""
         words = (record.name, short(record.site))
-        return next((word for word in words if self._meant(word) == {record.site}), record.site)
+        return next((word for word in words if "`" not in word and self._meant(word) == {record.site}), record.site)
 
     def _from(self, one: Candidate) -> str:
         """As it is typed at a shell, which is to see one word in whatever another site calls itself."""

@@ -88,5 +88,17 @@ def test_who_calls_itself_as_the_id_of_another_site_begins_is_not_told_by_that_o
     for name in (ZURICH[:8], ZURICH):
         names = SiteNames(machine({**SITES, "55555555" * 4: name}, {}))
         assert names.in_text(f"waiting for {name} (it has not reported)") == f"waiting for {name} (it has not reported)"
-        assert names.in_text("44444444 and 8d074be9") == f"44444444 and {'8d074be9' if name == ZURICH[:8] else 'Zurich'}"
+        assert (
+            names.in_text("44444444 and 8d074be9") == f"44444444 and {'8d074be9' if name == ZURICH[:8] else 'Zurich'}"
+        )
         assert names.in_text("77777777") == "77777777"
+
+
+@pytest.mark.parametrize("stray", ["`", "`chaosd "])
+def test_no_site_puts_its_name_into_a_command_by_a_mark_in_another_ones(stray: str) -> None:
+    """What an operator is to type was put together anew: with what a member calls itself, as words of the shell."""
+    evil = SiteId("99999999" * 4)
+    names = SiteNames(machine({**SITES, evil: "x; wipe #"}, {}))
+    command = "`chaosd recover --from 99999999:7`"
+    assert command in names.in_text(f"waiting for {stray} (it has not reported): {command} goes on from there")
+    assert names.in_text("waiting for 99999999") == "waiting for x; wipe #"

@@ -99,7 +99,7 @@ class Judged:
 
     def __init__(self) -> None:
         self.roster = roster_of(A, B, learners=(C,), resolved_round=57)
-        nodes: Any = {site: SimpleNamespace(machine=None) for site in (A, B, C)}
+        nodes: Any = {site: SimpleNamespace(machine=None, world=SimpleNamespace(now_s=0.0)) for site in (A, B, C)}
         self.oracle = RoundsOracle(fail, nodes)
         self.oracle.roster_at = {EPOCH: self.roster}
         self.oracle.committed(EPOCH, None, self.roster)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.unit.protocols.one_site import MODEL, SETTINGS, B, Bench, C, D, records
+from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, C, D, leader_of, records, roster_of
 from tests.unit.protocols.scheduler.scheduler_kit import alive, report
 from tests.unit.protocols.scheduler.test_operator import decides, standing
 from tests.unit.protocols.scheduler.test_restore_point import LATEST, adopted, asks, disk, hello, without_state
@@ -113,3 +113,16 @@ def test_a_state_that_was_given_up_is_told_to_operators_where_there_is_no_other(
     decides(bench, "site b", LATEST)
     alive(bench, B, seconds=1.0)
     assert adopted(bench) == (B, LATEST)
+
+
+def test_a_site_whose_name_would_end_the_command_in_the_text_is_named_by_its_id() -> None:
+    """What stands behind the mark was taken for text, in which ids become names."""
+    roster = roster_of(A, B, C)
+    sites = tuple(msgspec.structs.replace(one, name="`99999999") if one.site == B else one for one in roster.sites)
+    bench = leader_of(roster=msgspec.structs.replace(roster, sites=sites))
+    bench.hear(B, msgspec.structs.replace(report(bench, active=False), done_round=9, known_round=9))
+    bench.hear(C, msgspec.structs.replace(report(bench, active=False), memory_checkpoint=True))
+    for _ in range(round(SETTINGS.restore_wait_s)):
+        bench.hear(B, StateRequest(incarnation=1, worker_round=7, model=MODEL, reason=""))
+        alive(bench, B, C, seconds=1.0, step_s=0.5)
+    assert f"`chaosd recover --from {B[:8]}:7` goes on from there" in bench.machine.scheduler.term.restore_point.waiting
