@@ -190,7 +190,8 @@ class Admission:
     def caught_up_reported(self, site: SiteId, transfer: str, *, waits: bool, now_s: float) -> None:
         """Its worker has applied all results of a transfer; or (`waits`) its first round as a member is to wait."""
         record = self._facts.roster.record(site)
-        known = site in self._negotiations.joining_sites()
+        # By whatever name it says: that of something else under way would take its place.
+        known = site in self._negotiations.joining_sites() or transfer in self._negotiations.all
         if not known and record is not None and record.state == "learner":
             cause = "caught up, and nobody had remembered its joining"
             self._negotiations.resume_transfer(transfer, site, cause=cause, now_s=now_s)

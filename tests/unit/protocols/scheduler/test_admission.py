@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from tests.unit.protocols.one_site import (
     MODEL,
     A,
@@ -20,13 +21,14 @@ from tests.unit.protocols.one_site import (
     roster_of,
     sent,
 )
-from tests.unit.protocols.scheduler.scheduler_kit import lose
+from tests.unit.protocols.scheduler.scheduler_kit import lose, refusing
 
 from chaos_protocols.agreement.roster import Departure, Roster
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.negotiation import ScaleIn, ScaleOut
 from chaos_protocols.scheduler.restore_offers import ASKERS_MAX
 from chaos_protocols.wire.control import (
+    CaughtUp,
     ConnectOrder,
     JoinAnswer,
     JoinRequest,
@@ -35,6 +37,7 @@ from chaos_protocols.wire.control import (
     LinkAnswer,
     LinkReady,
     LinkRequest,
+    Message,
     RoundStatusQuery,
     RoundStatusReply,
     SiteStatus,
@@ -332,3 +335,26 @@ def test_request_to_join_of_a_removed_start_that_then_left_is_not_granted() -> N
     bench.hear(B, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=0, digest="", has_state=True))
     assert bench.machine.roster.record(D) is None and not bench.machine.roster.resolving
     leaves_then_joins(bench)
+
+
+@pytest.mark.parametrize("kind", ["join", "leave", "link"])
+def test_a_learner_that_says_it_is_caught_up_in_another_sites_name_ends_nothing_of_that_site(kind: str) -> None:
+    """A learner whom this scheduler has not begun is believed on the name of its transfer: it took the place of what was
+    under way by that name."""
+    roster = roster_of(A, B, C, learners=(D,), links=(link(A, B), link(A, C), link(A, D)))
+    bench = leader_of(roster=roster).up(E)
+    refusing(bench)
+    asked: Message = LinkRequest(request="r", other=C, add=True, reason="")
+    if kind == "join":
+        asked = JoinRequest(
+            name="e", address="e:1", public_key=b"", incarnation=1, neighbours=(A,), model=MODEL, worker_round=0
+        )
+        bench.hear(B, msgspec.structs.replace(report(), active=True))
+    elif kind == "leave":
+        asked = LeaveRequest(incarnation=1, reason="")
+    bench.hear(E if kind == "join" else B, asked)
+    ((name, before),) = bench.machine.scheduler.negotiations.items()
+    bench.hear(D, CaughtUp(round=0, transfer=name))
+    assert bench.machine.scheduler.negotiations[name] is before
+    bench.hear(D, CaughtUp(round=0, transfer="its own"))
+    assert "its own" in bench.machine.scheduler.negotiations
