@@ -339,8 +339,8 @@ def test_request_to_join_of_a_removed_start_that_then_left_is_not_granted() -> N
 
 @pytest.mark.parametrize("kind", ["join", "leave", "link"])
 def test_a_learner_that_says_it_is_caught_up_in_another_sites_name_ends_nothing_of_that_site(kind: str) -> None:
-    """A learner whom this scheduler has not begun is believed on the name of its transfer: it took the place of what was
-    under way by that name."""
+    """A learner whom this scheduler has not begun is believed on the name of its transfer: it took the place of what
+    was under way by that name."""
     roster = roster_of(A, B, C, learners=(D,), links=(link(A, B), link(A, C), link(A, D)))
     bench = leader_of(roster=roster).up(E)
     refusing(bench)
