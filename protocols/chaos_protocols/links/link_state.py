@@ -98,6 +98,13 @@ class ReplayGuard:
         """The newest start of each source of which a word was taken: older ones are not, from then on."""
         return {source: known.incarnation for source, known in self.heard.items()}
 
+    def follow(self, roster: Roster) -> None:
+        """Who has left the run is a stranger from now on; looked at when more are remembered than can be in it."""
+        if len(self.heard) - len(self.strangers) > len(roster.sites):
+            for source in [one for one in self.heard if one not in self.strangers and roster.record(one) is None]:
+                self._make_room()
+                self.strangers[source] = None
+
     def forget(self, source: SiteId) -> None:
         """It was not this site that spoke: what it says itself is new."""
         self.heard.pop(source, None)

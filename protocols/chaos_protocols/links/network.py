@@ -154,6 +154,7 @@ class Network:
     def beat(self, scheduler: SiteId | None, completed_round: int, phase: str) -> None:
         """One over every live link: how this site sees the run, and where it stands."""
         self.forget_gone()
+        self.router.follow(self._replica.roster)
         outbox, roster = self._outbox, self._replica.roster
         sequence = self.links.next_beat(now_s=outbox.now_s)
         others = self.steps.told(roster.site_ids(), now_s=outbox.now_s)

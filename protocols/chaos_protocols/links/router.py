@@ -100,6 +100,11 @@ class Router:
         known = [envelope for envelope in self.overlay.envelopes() if envelope.source != neighbour]
         return [effect for envelope in known for effect in self._to(neighbour, envelope)]
 
+    def follow(self, roster: Roster) -> None:
+        """At every beat: of who has left not all is remembered."""
+        self._guard.follow(roster)
+        self._near.follow(roster)
+
     def forget(self, site: SiteId) -> None:
         """What was heard from this site was not its word: neither its reports nor its numbers count."""
         self._guard.forget(site)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, roster_of
+from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, C, D, moving, record, roster_of
 
-from chaos_protocols.links.link_state import LinkStateTable, ReplayGuard
+from chaos_protocols.links.link_state import STRANGERS_MAX, LinkStateTable, ReplayGuard
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import CaughtUp, Envelope, LinkStateAdvertisement, SiteStatus, StateRequest
 from chaos_protocols.wire.versions import NEWEST
@@ -86,3 +86,20 @@ def test_what_others_hand_on_is_dropped_where_the_site_itself_has_said_something
     router, roster = bench.machine.network.router, bench.machine.roster
     assert router.receive(B, later, roster=roster, own_up=(B, C)) == (later, [])
     assert router.receive(C, late, roster=roster, own_up=(B, C)) == (None, [])
+
+
+def test_of_sites_that_were_in_the_run_and_left_no_more_is_remembered_than_of_strangers() -> None:
+    """With a new key for each join whoever is let in would leave all its numbers behind, again and again."""
+    run = roster_of(A, B)
+    bench = Bench(B, run).up(A)
+    for number in range(STRANGERS_MAX + 50):
+        site = SiteId(f"{number:032x}")
+        bench.pretend(msgspec.structs.replace(run, sites=(*run.sites, record(site, state="learner"))))
+        bench.hear(site, CaughtUp(round=0, transfer="t"), by=A)
+        bench.pretend(run)
+        bench.wait(2 * SETTINGS.beat_s, step_s=SETTINGS.beat_s)
+        bench.handle(moving(A))
+    router = bench.machine.network.router
+    assert len(router._guard.heard) <= STRANGERS_MAX + len(run.sites)
+    last = bench.envelope(site, CaughtUp(round=0, transfer="t"))
+    assert not router._guard.is_new(msgspec.structs.replace(last, sequence=last.sequence - 1)), "the last ones are"
