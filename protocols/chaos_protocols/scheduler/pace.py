@@ -15,6 +15,10 @@ MARGIN_COMMITS = 2.0
 
 MARGIN_ROUNDS_MAX = 1000
 
+VIEWS_AHEAD_MAX = 32
+"""Views that wait for their rounds: the next change begins with the last of them, and takes its place. Half of those
+that a roster has room for."""
+
 ROUNDS_TIMED_MIN, ROUNDS_TIMED_MAX = 5, 31
 """For the usual round: the first ones load and compile."""
 
@@ -61,7 +65,8 @@ class Pace:
         begun = max(facts.done_round, facts.contributed_round) if runs else facts.done_round
         margin = 0
         held = roster.replication is not None and roster.replication.hold_s > 0.0  # rounds wait for that very change
-        if not held and runs and self.round_s is not None and self.round_s > 0:
+        crowded = len(roster.views) > VIEWS_AHEAD_MAX  # commits that take ever longer, while no round is done
+        if not held and not crowded and runs and self.round_s is not None and self.round_s > 0:
             margin = min(MARGIN_ROUNDS_MAX, int(MARGIN_COMMITS * self.commit_s / self.round_s))
         known = roster.views[-1].first_round if roster.views else 1
         return max(begun + 1 + margin, known, 1)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from tests.unit.protocols.one_site import (
     EPOCH,
+    MODEL,
     SETTINGS,
     A,
     B,
@@ -34,6 +35,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
     training,
 )
 
+from chaos_protocols import events
 from chaos_protocols.agreement.commands import RetryRound, SetVoters, encode_command
 from chaos_protocols.agreement.raft.messages import AppendResponse, LogEntry, PreVoteResponse, VoteResponse
 from chaos_protocols.agreement.roster import Departure, Roster
@@ -41,13 +43,15 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler import proposals
 from chaos_protocols.scheduler.machine import STEPS_MAX
 from chaos_protocols.scheduler.negotiation import DeadlinePassed, ScaleIn, ScaleOut
-from chaos_protocols.scheduler.pace import MARGIN_ROUNDS_MAX
+from chaos_protocols.scheduler.pace import MARGIN_ROUNDS_MAX, VIEWS_AHEAD_MAX
 from chaos_protocols.scheduler.proposals import Proposal
 from chaos_protocols.wire.control import (
     CaughtUp,
     ConnectOrder,
     LeaveAnswer,
     LeaveRequest,
+    LinkReady,
+    LinkRequest,
     RoundStatusReply,
 )
 
@@ -261,3 +265,25 @@ def test_in_one_go_a_bounded_number_of_steps_is_taken_and_the_rest_after_the_nex
     assert bench.machine.raft.last_index == before + STEPS_MAX
     bench.hear(B, report(bench))
     assert bench.machine.roster.site_ids() == tuple(sorted((A, B)))
+
+
+def test_changes_that_begin_ever_later_while_no_round_is_done_end_no_scheduler() -> None:
+    """Voters that take longer with each entry, and give nothing: each change had a view of its own, and 65 of them were
+    more than can be read."""
+    bench = leader_of(roster=roster_of(A, B, C, links=(link(A, B), link(A, C))))
+    bench.handle(events.WorkerReady(model=MODEL, round=0))
+    for site in (B, C):
+        bench.hear(site, report(bench))
+    for number in range(80):
+        pace = bench.machine.scheduler.pace
+        pace.round_s, pace.commit_s = 0.05, 0.05 * (number + 1)
+        add = bench.machine.roster.link(B, C) is None
+        asked = sent(bench.hear(B, LinkRequest(request=f"r{number}", other=C, add=add, reason="")), ConnectOrder)
+        for site, order in asked:
+            ready = LinkReady(
+                negotiation=order.negotiation, other=order.other, ready=True, rtt_s=0.1, rate_bytes_per_s=1e6, reason=""
+            )
+            bench.hear(site, ready)
+        assert (bench.machine.roster.link(B, C) is not None) is add
+        alive(bench, B, C, seconds=0.1)
+    assert len(bench.machine.roster.views) <= VIEWS_AHEAD_MAX + 1
