@@ -224,18 +224,18 @@ class Network:
         self.links.heartbeat_received(site, beat, now_s=self._outbox.now_s)
         return True
 
-    def runs_heard(self) -> dict[str, list[SiteId]]:
-        """The runs that neighbours say they are in, each with those that do; ascending."""
+    def runs_heard(self, is_of_run: Callable[[SiteId], bool]) -> dict[str, list[SiteId]]:
+        """The runs that neighbours whose word counts say they are in, each with those that do; ascending."""
         found: dict[str, list[SiteId]] = {}
         for site in self.links.up_sites():
             beat = self.links.neighbours[site].beat
-            if beat is not None and beat.run_id:
+            if beat is not None and beat.run_id and is_of_run(site):
                 found.setdefault(beat.run_id, []).append(site)
         return dict(sorted(found.items()))
 
-    def hears_of_two_runs(self) -> bool:
+    def hears_of_two_runs(self, is_of_run: Callable[[SiteId], bool]) -> bool:
         """And has never been in one of them."""
-        return not self._replica.roster.run_id and len(self.runs_heard()) > 1
+        return not self._replica.roster.run_id and len(self.runs_heard(is_of_run)) > 1
 
     def name_runs(self, is_of_run: Callable[[SiteId], bool]) -> None:
         """Whether this site's words are to name the run, and those of others have to, as things are now: what it has
@@ -253,7 +253,7 @@ class Network:
             cannot = any(self.versions.lacks(site, NAMES_SINCE) for site in of_roster)
             news = naming.settle(run, named=told and not cannot, required=False)
         else:
-            heard = list(self.runs_heard())
+            heard = list(self.runs_heard(is_of_run))
             telling = {naming.shown, *self._naming_runs(lambda _: True)}
             only = heard[0] if len(heard) == 1 and heard[0] in telling else ""
             required = bool(only) and only in self._naming_runs(is_of_run)

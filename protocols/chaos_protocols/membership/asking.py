@@ -58,7 +58,7 @@ class Asking:
             self._client.tell(leave)
 
     def _ask_to_join(self) -> None:
-        if self._network.hears_of_two_runs():
+        if self._network.hears_of_two_runs(self._client.is_of_run):
             self._client.forget_named()
             return  # whichever answers first would have this site's data: its operator has to choose
         up = self._network.links.up_sites()

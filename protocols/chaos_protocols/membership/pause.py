@@ -131,8 +131,9 @@ class Pause:
         up = network.links.up_sites()
         if not up:
             return self._why_no_link()
-        if network.hears_of_two_runs():
-            told = "; ".join(f"{short(run)}: {_named(sites)}" for run, sites in network.runs_heard().items())
+        if network.hears_of_two_runs(self._client.is_of_run):
+            runs = network.runs_heard(self._client.is_of_run)
+            told = "; ".join(f"{short(run)}: {_named(sites)}" for run, sites in runs.items())
             return Cause.TWO_RUNS.told(runs=told)
         if self._state.is_unsure:
             return Cause.SCRIPT_ANSWERS.told()  # `Asking` says nothing before

@@ -248,6 +248,17 @@ def test_a_member_closes_a_link_over_which_another_run_is_heard_and_both_are_tol
     assert bench.machine.links.is_up(B), "a release that does not say"
 
 
+def test_who_is_no_peer_keeps_no_newcomer_out_by_naming_another_run() -> None:
+    """Its word counts for nothing else there; where everybody may connect it could be anybody."""
+    bench = joiner(B).up(B, C)
+    bench.hear(B, beat_of(ONE, epoch=EPOCH, scheduler=B, knows_you=False))
+    bench.hear(C, beat_of(OTHER, epoch=EPOCH, scheduler=C, knows_you=False))
+    bench.taken()
+    bench.wait(1.0)
+    assert why(bench).cause is not Cause.TWO_RUNS
+    assert [site for site, _ in sent(bench.taken(), JoinRequest)] == [B]
+
+
 def test_a_site_that_was_in_no_run_asks_neither_of_two() -> None:
 
     bench = joiner(B, C).up(B, C)
