@@ -170,7 +170,7 @@ LATEST = (
         patches=(
             Patch(
                 "chaos_protocols.membership.catch_up:CatchUp.report",
-                "self._fetch.plan or (membership.awaited_transfer() if caught_up else None)",
+                "self._fetch.plan or (membership.awaited_transfer() if is_over else None)",
                 "self._fetch.plan",
             ),
         ),

@@ -122,4 +122,81 @@ THOUGHT = (
         ),
         test="test_operators_word:test_nobody_is_waited_for_with_what_an_operator_has_given_up",
     ),
+    Undone(
+        row=171,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.proposals:_planned",
+                "if not may_hold or min(spoken",
+                "if min(spoken",
+            ),
+        ),
+        test="test_held_in_vain:test_the_rounds_do_not_wait_again_for_a_member_that_has_not_asked_for_it",
+    ),
+    Undone(
+        row=172,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.bounds_wanted",
+                "in (begins, 0)",
+                "== begins",
+            ),
+        ),
+        test="test_bounding:test_a_wish_lasts_where_the_run_goes_on_from_another_state_under_the_same_bounds",
+    ),
+    Undone(
+        row=173,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.catch_up:CatchUp.report",
+                "rounds.caught_up or (membership.is_member and not self._fetch.has_worker)",
+                "rounds.caught_up",
+            ),
+        ),
+        test="test_catch_up:test_a_member_whose_worker_is_gone_says_that_the_transfer_to_it_is_over",
+    ),
+    Undone(
+        row=174,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.admission:Admission.link_requested",
+                "return answer(True, NO_SUCH_LINK)",
+                "return answer(False, NO_SUCH_LINK)",
+            ),
+        ),
+        test="test_admission:test_a_removal_whose_answer_was_lost_is_done_when_the_next_scheduler_is_asked",
+    ),
+    Undone(
+        row=175,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.pause:Pause._why_no_state",
+                "if self._waits.resting",
+                "if False",
+            ),
+        ),
+        test="test_missing_state:test_a_state_is_not_called_lost_while_those_that_have_it_rest",
+    ),
+    Undone(
+        row=176,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_point:RestorePoint.ordered",
+                "if self._reports.anybody_rests():",
+                "if False:",
+            ),
+        ),
+        test="test_operators_word:test_an_operator_hears_at_once_that_those_who_have_the_state_only_pause",
+    ),
+    Undone(
+        row=177,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.admission:Admission.state_requested",
+                "request.outrun or not in_vain",
+                "True",
+            ),
+        ),
+        test="test_held_in_vain:test_who_was_waited_for_in_vain_is_waited_for_again_only_when_it_is_outrun",
+    ),
 )

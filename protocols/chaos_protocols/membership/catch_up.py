@@ -113,13 +113,15 @@ class CatchUp:
 
     def report(self) -> None:
         """Tell the scheduler that this site can be promoted: it has caught up, or asks to be waited for. A transfer
-        that is agreed ends so, too, when the worker has got its state elsewhere since."""
-        rounds, membership, caught_up = self._rounds, self._membership, self._rounds.caught_up
-        plan = self._fetch.plan or (membership.awaited_transfer() if caught_up else None)
+        that is agreed ends so, too, when the worker has got its state elsewhere since, or a member's is gone: the next
+        one asks anew, and until then nobody has to keep a state for it."""
+        rounds, membership = self._rounds, self._membership
+        is_over = rounds.caught_up or (membership.is_member and not self._fetch.has_worker)
+        plan = self._fetch.plan or (membership.awaited_transfer() if is_over else None)
         if plan is None or not membership.in_roster:
             return
-        if caught_up or (self.needs_round_held and rounds.worker_round is not None):
-            self._client.tell(CaughtUp(round=rounds.completed_round, transfer=plan.transfer, waits=not caught_up))
+        if is_over or (self.needs_round_held and rounds.worker_round is not None):
+            self._client.tell(CaughtUp(round=rounds.completed_round, transfer=plan.transfer, waits=not is_over))
 
     # -- the one round
 

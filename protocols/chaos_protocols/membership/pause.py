@@ -238,7 +238,7 @@ class Pause:
         heard = (network.steps.of(site) for site in network.reachable())
         if any(step is not None and step.phase != standby for step in heard):
             return Cause.STATE_COMES.told(round=completed)
-        return Cause.STATE_LOST.told(round=completed)
+        return Cause.SCRIPTS_REST.told() if self._waits.resting else Cause.STATE_LOST.told(round=completed)
 
 
 REASON_MAX = 4096

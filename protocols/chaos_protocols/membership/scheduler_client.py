@@ -139,8 +139,13 @@ class SchedulerClient:
 
     @property
     def bounds_wanted(self) -> Bounds | None:
-        """What he still wants: once the run has got other bounds, it is no longer asked for."""
-        return self._bounds[0] if self._bounds is not None and self._bounds[1] == self._held else None
+        """What he still wants: once the run has got other bounds, it is no longer asked for. From which round on they
+        hold says only so much, for who goes on from a state forgets it."""
+        if self._bounds is None:
+            return None
+        wanted, (held, begins) = self._bounds
+        roster = self._replica.roster
+        return wanted if roster.bounds == held and roster.bounds_from in (begins, 0) else None
 
     @property
     def _held(self) -> tuple[Bounds, int]:

@@ -46,6 +46,7 @@ TURNED_BACK_MAX = 256
 """Sites that asked to join and then to leave before they were admitted, remembered for a request that is late."""
 
 NO_SUCH_LINK = "there is no such link"
+"""As it should be: whoever asks again may have had no answer from the scheduler that removed it."""
 LINK_IS_CHANGING = "another change of this link is under way; ask again in a moment"
 
 
@@ -170,7 +171,8 @@ class Admission:
         if roster.model is None or not (self._reports.active_sites() - {site}):
             return None  # the restore point decides
         running = [one for one in self._negotiations.of(ScaleOut) if one.joiner == site]
-        cause = request.reason or "worker restarted"
+        cause, plan = request.reason or "worker restarted", roster.replication
+        in_vain = plan is not None and plan.joiner == site and plan.hold_s > 0.0  # what the figures say was wrong
         if running:
             dead = [one for one in running if one.state is ScaleOutState.REPLICATING]
             if not dead:
@@ -180,7 +182,8 @@ class Admission:
             for one in dead:
                 self._negotiations.forget(one.identifier)
         self._restore_point.offers.is_void(site)
-        self._negotiations.restore(site, cause=cause, outrun=request.outrun, now_s=now_s)
+        may_hold = request.outrun or not in_vain
+        self._negotiations.restore(site, cause=cause, outrun=request.outrun, may_hold=may_hold, now_s=now_s)
         return None
 
     def recovery_requested(self, site: SiteId, request: RecoverRequest) -> RecoverAnswer | None:
@@ -276,7 +279,7 @@ class Admission:
             self._negotiations.connect(site, other, request=asked, cause=request.reason, now_s=now_s)
             return None
         if existing is None:
-            return answer(False, NO_SUCH_LINK)
+            return answer(True, NO_SUCH_LINK)
         left = [link for link in roster.links if link.key != existing.key]
         if not connects(roster.member_ids(), roster.learner_ids(), left):
             return answer(False, SPLITS_OVERLAY)

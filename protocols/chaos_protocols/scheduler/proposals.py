@@ -137,9 +137,12 @@ def add_site(
     )
 
 
-def replicate(situation: Situation, transfer: str, joiner: SiteId, *, outrun: bool = False) -> Proposal:
+def replicate(
+    situation: Situation, transfer: str, joiner: SiteId, *, outrun: bool = False, may_hold: bool = True
+) -> Proposal:
     """The state once more, for a site of the roster; a new epoch marks the snapshot's round. `outrun`: the rounds were
-    too fast for it so far, and wait."""
+    too fast for it so far, and wait. Not `may_hold`: whatever the figures say,
+    they do not."""
     roster = situation.roster
     assert roster.model is not None
     record = roster.record(joiner)
@@ -148,8 +151,10 @@ def replicate(situation: Situation, transfer: str, joiner: SiteId, *, outrun: bo
     sources = sources_for(situation, joiner, roster.links)
     if not sources:
         raise CannotPropose("none of its neighbours has the training state at the moment", final=True)
-    spoken = record.versions.newest
-    replication = _planned(situation, transfer, joiner, sources, spoken=spoken, admitted=False, outrun=outrun)
+    replication = _planned(
+        situation, transfer, joiner, sources,
+        spoken=record.versions.newest, admitted=False, outrun=outrun, may_hold=may_hold,
+    )  # fmt: skip
     views = changed_views(
         roster, situation.planner, first_round=situation.first_round, done=situation.done, links=roster.links
     )
@@ -165,10 +170,11 @@ def _planned(
     spoken: int,
     admitted: bool,
     outrun: bool = False,
+    may_hold: bool = True,
 ) -> ReplicationPlan:
     """Who sends the joiner what, and whether the rounds wait for it. `admitted`: it may be refused; a site of the
     roster takes part in every round, and so sets the pace. `spoken`: the newest version that the joiner speaks.
-    `outrun`: whatever the figures say, the rounds wait."""
+    `outrun`: whatever the figures say, the rounds wait. Not `may_hold`: they do not."""
     roster = situation.roster
     assert roster.model is not None
     plan = situation.planner.replicate(
@@ -179,7 +185,7 @@ def _planned(
         shard_bytes=roster.model.shard_bytes,
         sources=sources,
     )
-    if min(spoken, roster.version()) < HOLDS_SINCE:
+    if not may_hold or min(spoken, roster.version()) < HOLDS_SINCE:
         return plan
     judged = judge(situation.figures, roster.model.state_bytes, [source.rate_bytes_per_s for source in sources])
     if judged.refusal and admitted:

@@ -173,7 +173,7 @@ class RunningNegotiations:
             case LinkFailed():
                 self._link_failed(finding, now_s)
             case RestoreAgain(site=site, reason=reason):
-                self.restore(site, cause=reason, now_s=now_s)
+                self.restore(site, cause=reason, now_s=now_s, may_hold=False)
             case _:
                 assert_never(finding)
 
@@ -218,9 +218,12 @@ class RunningNegotiations:
 
     # -- what more than one part begins
 
-    def restore(self, site: SiteId, *, cause: str, now_s: float, outrun: bool = False) -> None:
-        """Give a site of the roster the state once more. `outrun`: rounds that go on are too fast for it."""
-        restore = ScaleOut(self.name("state"), joiner=site, request=None, cause=cause, now_s=now_s, outrun=outrun)
+    def restore(self, site: SiteId, *, cause: str, now_s: float, outrun: bool = False, may_hold: bool = True) -> None:
+        """Give a site of the roster the state once more. `outrun`: rounds that go on are too fast for it. Not
+        `may_hold`: they do not wait, for its worker may be gone, or was waited for in vain."""
+        restore = ScaleOut(
+            self.name("state"), joiner=site, request=None, cause=cause, now_s=now_s, outrun=outrun, may_hold=may_hold
+        )
         self.start(restore, restore.begin(deadline_s=now_s))
 
     def connect(

@@ -58,6 +58,11 @@ class StateFetch:
         self._idle_since_s: float | None = None
         """Since when, by `Outbox.awake_s`, none of the sources trains whose round such a plan waits for."""
 
+    @property
+    def has_worker(self) -> bool:
+        """Somebody is there who needs the state."""
+        return self._session.present
+
     def is_new(self, plan: ReplicationPlan) -> bool:
         """It was not tried yet."""
         return plan.transfer != self._tried

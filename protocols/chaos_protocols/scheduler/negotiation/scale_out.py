@@ -83,6 +83,7 @@ class ScaleOut(Negotiation):
         now_s: float,
         state: ScaleOutState = ScaleOutState.CONNECTING,
         outrun: bool = False,
+        may_hold: bool = True,
     ) -> None:
         subject = request.name if request else short(joiner)
         super().__init__(identifier, state=state, subject=subject, cause=cause, now_s=now_s)
@@ -91,6 +92,8 @@ class ScaleOut(Negotiation):
         """None: the site is in the roster, and is only given the state once more."""
         self.outrun = outrun
         """The rounds are to wait for it."""
+        self.may_hold = may_hold
+        """The rounds wait for it where the figures say so."""
         self.links: dict[SiteId, LinkAnswered] = {}
         """The neighbours that consented, with what they measured."""
         self._refusals: dict[SiteId, str] = {}
@@ -182,7 +185,10 @@ class ScaleOut(Negotiation):
         return [Propose(command=PromoteSite)]
 
     def _promoted(self, event: Committed) -> list[Order]:
-        sources = ", ".join(short(site) for site in sorted(self.links)) or "its neighbours"
+        if self.request is None:
+            reason = "caught up and promoted; links to its neighbours (or it has no worker by now)"
+            return self._conclude(S.DONE, "done", reason)
+        sources = ", ".join(short(site) for site in sorted(self.links))
         return self._conclude(S.DONE, "done", f"caught up and promoted; links to {sources}")
 
     def _lost(self, event: SubjectGone) -> list[Order]:
@@ -190,7 +196,9 @@ class ScaleOut(Negotiation):
 
     def _admit(self, situation: Situation) -> Proposal:
         if self.request is None:
-            return proposals.replicate(situation, self.identifier, self.joiner, outrun=self.outrun)
+            return proposals.replicate(
+                situation, self.identifier, self.joiner, outrun=self.outrun, may_hold=self.may_hold
+            )
         links = [_as_record(self.joiner, site, self.links[site]) for site in sorted(self.links)]
         return proposals.add_site(situation, self.identifier, self.joiner, self.request, links)
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, views
+from tests.unit.protocols.follower import (
+    Follower,
+    finish_round,
+    hello,
+    learner,
+    lose_state,
+    of,
+    plan,
+    to_worker,
+    training_member,
+    views,
+)
 from tests.unit.protocols.one_site import SETTINGS, A, B, D, records, roster_of, sent
 
 from chaos_protocols import events
@@ -106,6 +117,29 @@ def test_a_plan_that_comes_when_the_worker_trains_again_is_not_followed_and_said
     assert not of(bench.agreed(Replicate(views=views(bench, 2), replication=again)), FetchState), "it is over"
     newer = plan(D, B, transfer="newer", round_number=1)
     assert of(bench.agreed(Replicate(views=views(bench, 2), replication=newer)), FetchState)
+
+
+def test_a_member_whose_worker_is_gone_says_that_the_transfer_to_it_is_over() -> None:
+    """Else its neighbours would serve a state for as long as no worker comes, and keep no copy of their own."""
+    bench = training_member()
+    lose_state(bench, "by hand")
+    bench.agreed(Replicate(views=views(bench, 2), replication=plan(D, B, transfer="t2", round_number=1)))
+    bench.handle(events.WorkerLost(reason="out of memory"))
+    bench.taken()
+    said = [told for _, told in sent(bench.alive(0.5), CaughtUp)]
+    assert said and all((one.transfer, one.waits) == ("t2", False) for one in said)
+    bench.agreed(PromoteSite(site=D, views=views(bench, 3)))
+    bench.taken()
+    assert not sent(bench.alive(0.5), CaughtUp) and not bench.machine.rounds.active
+    hello(bench)
+    assert sent(bench.alive(1.0), StateRequest)
+
+
+def test_a_learner_whose_worker_is_gone_does_not_say_so() -> None:
+    bench = learner()
+    bench.handle(events.WorkerLost(reason="out of memory"))
+    bench.taken()
+    assert not sent(bench.alive(0.5), CaughtUp), "it would be promoted"
 
 
 def test_a_worker_that_has_less_to_do_after_each_lap_catches_up_by_results_alone() -> None:

@@ -18,10 +18,11 @@ from chaos_protocols.agreement.views import make_view
 from chaos_protocols.causes import Cause
 from chaos_protocols.effects import CancelTransfer, DeliverResult, DropSource, FetchState
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.control import StateRequest
+from chaos_protocols.wire.control import RoundWaits, StateRequest
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 from chaos_protocols.wire.steps import SiteStep
 from chaos_protocols.wire.user_words import RunPaused
+from chaos_protocols.wire.waits import SiteWait
 from chaos_protocols.wire.worker import TrainFrom
 
 
@@ -77,6 +78,23 @@ def test_site_without_the_state_does_not_call_it_lost_while_its_neighbours_train
         bench.hear(A, msgspec.structs.replace(beat, sequence=number + 10, phase="standby"))
         bench.hear(A, raft(append))
     assert "no member that trains has the state" in bench.machine.participation.pause.reason()
+
+
+def test_a_state_is_not_called_lost_while_those_that_have_it_rest() -> None:
+    """Whoever believed that would look for a checkpoint, or have the run go on from an older state."""
+    bench = Follower(D, roster_of(A, B, D))
+    hello(bench)
+    for site in (A, B):
+        bench.hear(site, heartbeat(round=9, scheduler=A))
+        bench.hear(site, msgspec.structs.replace(heartbeat(round=9, scheduler=A), sequence=2, phase="standby"))
+    bench.alive(SETTINGS.stateless_s + 0.5)
+    cause = bench.machine.participation.pause.why
+    assert (told := cause()) is not None and told.cause is Cause.STATE_LOST
+    rests = tuple(SiteWait(site=site, seconds=9.0, reason="its script evaluates") for site in (A, B))
+    bench.hear(A, RoundWaits(round=10, limit_s=0.0, waits=(), rests=rests))
+    assert (told := cause()) is not None and told.cause is Cause.SCRIPTS_REST
+    bench.hear(A, RoundWaits(round=10, limit_s=0.0, waits=()))
+    assert (told := cause()) is not None and told.cause is Cause.STATE_LOST
 
 
 def test_a_site_whose_sources_still_compute_says_for_whom_it_waits_until_the_first_bytes_come() -> None:

@@ -236,10 +236,9 @@ def test_a_link_to_itself_or_to_a_stranger_is_refused() -> None:
     assert not link_answer(bench.hear(B, wish(B, add=True))).done
 
 
-def test_a_link_that_is_there_is_done_and_one_that_is_not_cannot_be_removed() -> None:
+def test_a_link_that_is_there_is_done() -> None:
     bench = leader_of(roster=line())
     assert link_answer(bench.hear(B, wish(A, add=True))).done
-    assert "no such link" in link_answer(bench.hear(B, wish(C, add=False))).reason
 
 
 def test_a_removal_that_would_split_the_overlay_is_refused_with_the_remedy() -> None:
@@ -286,6 +285,13 @@ def test_a_spare_link_is_removed_on_request() -> None:
     bench = training(B, C)
     assert link_answer(bench.hear(B, wish(C, add=False))).done
     assert bench.machine.roster.link(B, C) is None
+
+
+def test_a_removal_whose_answer_was_lost_is_done_when_the_next_scheduler_is_asked() -> None:
+    """It knows no more of it than that the roster has no such link."""
+    bench = leader_of(roster=line())
+    told = link_answer(bench.hear(B, wish(C, add=False)))
+    assert told.done and "no such link" in told.reason
 
 
 def test_a_report_of_a_former_life_or_of_a_stranger_is_not_kept() -> None:

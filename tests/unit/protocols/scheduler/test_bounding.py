@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.protocols.follower import Follower, of, training_member
-from tests.unit.protocols.one_site import A, B, Bench, C, D, E, records, roster_of, sent
+from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, E, records, roster_of, sent
 from tests.unit.protocols.one_site import leader_of as leading
 
 from chaos_protocols import events
@@ -202,3 +202,13 @@ def test_a_wish_is_taken_back() -> None:
 
 def test_bounds_read_as_an_operator_writes_them() -> None:
     assert str(TIGHT) == "norm_max = 2, weight_max = 8" and str(UNBOUNDED) == "no bounds"
+
+
+def test_a_wish_lasts_where_the_run_goes_on_from_another_state_under_the_same_bounds() -> None:
+    bench = training_member()
+    view = msgspec.structs.replace(bench.roster.views[-1], epoch=0)
+    bench.agreed(SetBounds(bounds=TIGHT, by=(A, B), views=(view,)))
+    bench.handle(BoundsWanted(bounds=TIGHTER))
+    restored = SetRestorePoint(record=bench.roster.record(A), links=(), round=1, model=MODEL, views=(view,))
+    bench.agreed(restored)
+    assert bench.roster.bounds == TIGHT and bench.machine.participation.report().bounds == TIGHTER

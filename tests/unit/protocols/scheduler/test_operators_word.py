@@ -47,6 +47,15 @@ def test_an_operators_word_is_over_once_the_run_goes_on() -> None:
         assert adopted(goes_on_after(rests=rests)) is None, "C may have more, and nobody has decided otherwise since"
 
 
+def test_an_operator_hears_at_once_that_those_who_have_the_state_only_pause() -> None:
+    """Nothing is carried out meanwhile: he was told after a while that no scheduler has done it."""
+    bench = standing(B, C)
+    asks(bench, B, checkpoint=disk(LATEST - 1))
+    says(bench, rests="it evaluates")
+    answer = decides(bench, "", at=B)
+    assert answer is not None and not answer.done and "pause" in answer.reason
+
+
 def test_who_was_chosen_may_read_its_checkpoint_though_another_site_schedules_by_then() -> None:
     """An operator had decided for it, though others have a newer one. That takes long, and the scheduler was lost."""
     big = msgspec.structs.replace(MODEL, state_bytes=50_000_000_000)

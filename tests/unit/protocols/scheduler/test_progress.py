@@ -25,6 +25,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.negotiation import ScaleIn
 from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
 from chaos_protocols.wire.control import (
+    CaughtUp,
     LeaveAnswer,
     LeaveRequest,
     RoundStatusReply,
@@ -188,3 +189,15 @@ def test_what_a_site_had_done_before_its_restart_releases_no_leaver() -> None:
         bench.handle(events.ReduceFinished(tag=tag, digest="d", weights=((A, 1.0),)))
         answers = [told.finished for _, told in sent(bench.taken(), LeaveAnswer)]
         assert answers == [False], "B has not got the round yet"
+
+
+def test_the_transfer_to_a_member_without_a_worker_ends_at_its_word_and_is_not_planned_anew() -> None:
+    """Its sources keep no copy of their state meanwhile."""
+    bench = leader_of(roster=roster_of(A, B, D, replication=plan(D)))
+    bench.hear(B, report(bench))
+    bench.hear(D, CaughtUp(round=0, transfer="old"))
+    assert bench.machine.roster.replication is None and D in bench.machine.roster.member_ids()
+    told = records(bench.out, "scale-out")[-1]
+    assert told.outcome == "done" and "it has no worker by now" in told.reason
+    alive(bench, B, D, seconds=SETTINGS.transfer_stall_s + 2.0, step_s=0.25)
+    assert bench.machine.roster.replication is None
