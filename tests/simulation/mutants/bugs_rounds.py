@@ -164,8 +164,8 @@ ROUNDS = (
         patches=(
             Patch(
                 "chaos_protocols.membership.catch_up:CatchUp.report",
-                "self._membership, self._rounds.caught_up",
-                "self._membership, True",
+                "is_over = rounds.caught_up",
+                "is_over = True",
             ),
             # The second fence: whoever is promoted trains only when its worker has applied all that is here.
             Patch(f"{DELIVERY}.next", "if self._queue:", "if self._queue and not self.active:"),
