@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--liar", action="store_true", help="a member lies, whatever the seed (and nobody is in two runs)"
     )
+    made.add_argument("--operators", action="store_true", help="operators act while the faults go on")
     made.add_argument("--shrink", action="store_true", help="look for the smallest run that fails in the same way")
     made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for --seeds; default: cores")
     made.add_argument("--until-failure", action="store_true", help="with --seeds: no further than the first that fails")
@@ -98,7 +99,7 @@ def main() -> int:
             print("--compiled: interrupted; what was being compiled is not used", file=sys.stderr)
             return 130
     rest = {"trouble_s": options.trouble_s, "only": options.only_faults, "guest": options.guest}
-    rest["liar"] = options.liar
+    rest |= {"liar": options.liar, "operators": options.operators}
     if options.seed is not None:
         trial = Trial(seed=options.seed, sites=options.sites or sites_of(options.seed), **rest)
         return replay(trial, shrink=options.shrink, verbose=options.verbose)

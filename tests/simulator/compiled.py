@@ -30,7 +30,7 @@ BUILDS_KEPT = 3
 ENDING = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 SIMULATOR = (
-    *("averaging", "building", "contents", "drifting", "engines", "hanging", "keeping", "network", "node"),
+    *("averaging", "bans", "building", "contents", "drifting", "engines", "hanging", "keeping", "network", "node"),
     *(
         "odd_workers",
         "oracles",
@@ -39,6 +39,7 @@ SIMULATOR = (
         "oracles_bounds",
         "oracles_counted",
         "oracles_given",
+        "oracles_operators",
         "oracles_recovery",
         "oracles_restore",
     ),

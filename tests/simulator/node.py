@@ -27,15 +27,12 @@ from tests.simulator.keeping import TORN, Keeper
 from tests.simulator.odd_workers import OddWorker
 from tests.simulator.outbox import Frame
 from tests.simulator.watching import watch_links
-from tests.simulator.worker import MODEL, STATE_BYTES, Worker
+from tests.simulator.worker import MODEL, Worker
 from tests.unit.daemon.storage.journal_faults import PowerLost
 
 if TYPE_CHECKING:
     from tests.simulator.averaging import Result
     from tests.simulator.world import World
-
-BLOCK_S = 0.0005
-"""A source's own time for a block, on a link that is no bottleneck."""
 
 
 class Node:
@@ -83,6 +80,7 @@ class Node:
         world.oracles.started(self)
         peers = tuple((peer, peer) for peer in self.peers)
         self.handle(events.Started(peers=peers))  # type: ignore[arg-type]
+        world.bans.started(self)
         self.keeper.started()
         watch_links(self)
 
@@ -293,10 +291,6 @@ class Node:
         if site in self.connections:
             self.world.oracles.bulk_sent(self, site, frame)
             self.world.network.send(self.connections[site], self.site, frame.stream, frame)
-
-    def block_s(self, joiner: str, size_bytes: int) -> float:
-        """So long takes a block of a state until the link has it; the link is the same for all joiners."""
-        return BLOCK_S + self.transfer_delay_s * size_bytes / STATE_BYTES
 
     # -- the worker
 

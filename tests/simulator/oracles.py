@@ -1,9 +1,9 @@
 """What must always hold: the twelve invariants (spec 18), each judged from what the sites really do.
 
 The world tells every step; the checks are in `oracles_agreement` (1, 7), `oracles_rounds` (2, 3, 4),
-`oracles_boundary` (5, 6, 9), `oracles_recovery` (8), `oracles_restore` (10), `guests` (11) and `runs` (12). None of
-them asks a machine whether it is right: they keep their own log, count their own quorums, and compute results and
-states themselves.
+`oracles_boundary` (5, 6, 9), `oracles_recovery` (8), `oracles_restore` (10), `oracles_operators` (10, and what 5 and 8
+say of operators), `guests` (11) and `runs` (12). None of them asks a machine whether it is right: they keep their own
+log, count their own quorums, and compute results and states themselves.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
 from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.wire.control import LeaveAnswer, LeaveRequest, RaftEnvelope
+from chaos_protocols.wishes import BansChanged
 from tests.simulator.oracles_agreement import AgreementOracle
 from tests.simulator.oracles_boundary import (
     AdmissionOracle,
@@ -25,6 +26,7 @@ from tests.simulator.oracles_boundary import (
 )
 from tests.simulator.oracles_bounds import BoundsOracle
 from tests.simulator.oracles_counted import CountedOracle
+from tests.simulator.oracles_operators import OperatorsOracle
 from tests.simulator.oracles_recovery import RecoveryOracle
 from tests.simulator.oracles_restore import RestoreOracle
 from tests.simulator.oracles_rounds import RoundsOracle
@@ -54,10 +56,13 @@ class Oracles:
         self.rounds.roster_at, self.rounds.parts.is_apart = self.agreement.roster_at, self.agreement.is_apart
         self.admission = AdmissionOracle(self.fail, self.agreement)
         self.replays = ReplayOracle(self.fail)
-        self.restore = RestoreOracle(self.fail, world.nodes, self.rounds)
+        self.operators = OperatorsOracle(self.fail, world)
+        self.restore = RestoreOracle(self.fail, world.nodes, self.rounds, self.operators)
         self.leaves = LeaveOracle(self.fail, self.agreement, self.rounds)
         self.recovery = RecoveryOracle(self.fail, world)
         self.standing = StandingOracle(self.fail, world)
+        self._before: Roster | None = None
+        """What was agreed last."""
         self._spoilers: set[str] = set()
         """Sites that sent a block with wrong bytes, in whatever life: it may arrive after they were started again."""
 
@@ -81,10 +86,12 @@ class Oracles:
     def _committed(self, index: int, command: Any, roster: Roster) -> None:
         if isinstance(command, RoundResolved) and command.holders:
             self.leaves.resolved(self.rounds.eras[-1], command.round)
+        before, self._before = self._before or roster, roster
         if isinstance(command, SetRestorePoint) and self.rounds.eras:
-            known = self.agreement.roster_at
-            self.restore.committed(index, command, known[max(epoch for epoch in known if epoch < index)])
+            self.restore.committed(index, command, before)
             self.world.runs.restored(command)
+        if command is not None:
+            self.operators.committed(index, self.agreement.log[index].term, command, before, roster)
         self.leaves.committed(roster)
         self.rounds.committed(index, command, roster)
         self.bounds.committed(index, command, roster)
@@ -97,19 +104,25 @@ class Oracles:
             return
         self.agreement.started(node)
         self.recovery.started(node)
+        self.operators.started(node)
 
     def after_step(self, node: Node, event: Any) -> None:
         """An event was handled and all its effects are executed."""
         if node.machine is None or node.stray:
             return
         self.admission.of_one_run(node)
-        if type(event) is events.EnvelopeReceived:
+        kind = type(event)
+        if kind is events.RecoverRequested or kind is BansChanged:
+            self.operators.says(node, event)
+        elif kind is events.StateRestored or kind is events.RestoreFailed:
+            self.operators.has_read(node)
+        elif kind is events.EnvelopeReceived:
             self.recovery.delivered(node, event.neighbour)
         self.agreement.after_step(node)
         self.admission.after_step(node)
         self.rounds.after_step(node)
         self.counted.after_step(node, event)
-        self.recovery.after_step(node, timer=type(event) is events.TimerFired)
+        self.recovery.after_step(node, timer=kind is events.TimerFired)
 
     def executed(self, node: Node, effect: Any) -> None:
         """An effect is about to be executed."""
@@ -130,6 +143,7 @@ class Oracles:
             self._sent(node, effect)
         elif kind is Persist:
             self.agreement.persisted(node, effect)
+            self.operators.persisted(node, effect)
         elif kind is effects.Contribute:
             self.rounds.contributed(node, effect)
             self.bounds.contributed(node, effect)
@@ -139,6 +153,10 @@ class Oracles:
             self.bounds.opened(node, effect)
         elif kind is effects.DeliverResult:
             self.rounds.delivered(node, effect.round)
+        elif kind is effects.LoadCheckpoint:
+            self.operators.reads(node)
+        elif kind is effects.AnswerRequest:
+            self.operators.answered(node, effect)
         elif kind is effects.Record:
             self.leaves.recorded(node, effect)
             if effect.kind == "split":
@@ -169,6 +187,8 @@ class Oracles:
             self.fail(3, f"round {event.tag.round} was done though {len(members)} are too few for the run's founder")
         self.rounds.reduced(node, event, result)
         self.counted.reduced(event.tag, event.weights)
+        if self.rounds.era_of(event.tag.epoch) is self.rounds.eras[-1]:
+            self.operators.round_done(event.tag.round)
 
     def bulk_sent(self, node: Node, destination: str, frame: Frame) -> None:
         if node.stray:

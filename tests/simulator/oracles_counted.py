@@ -140,4 +140,8 @@ class CountedOracle:
 
     def uncounted(self) -> list[str]:
         """The names of the sites that were counted in no round since."""
-        return [node.name for site, node in self._world.nodes.items() if not self._since.get(site)]
+        return [
+            node.name
+            for site, node in self._world.nodes.items()
+            if not self._since.get(site) and not self._world.bans.is_out(node)
+        ]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.simulator.node import Node
+    from tests.simulator.oracles_operators import OperatorsOracle
     from tests.simulator.oracles_rounds import Era, RoundsOracle
 
     Fail = Callable[[int, str], NoReturn]
@@ -33,18 +34,27 @@ Held = tuple[int, str]
 class RestoreOracle:
     """See the module."""
 
-    def __init__(self, fail: Fail, nodes: dict[str, Node], rounds: RoundsOracle) -> None:
-        self._fail, self._nodes, self._rounds = fail, nodes, rounds
+    def __init__(
+        self, fail: Fail, nodes: dict[str, Node], rounds: RoundsOracle, operators: OperatorsOracle | None = None
+    ) -> None:
+        self._fail, self._nodes, self._rounds, self._operators = fail, nodes, rounds, operators
         self.began_anew = False
         """By itself: nobody had a state of the run's first rounds."""
+        self._decided = 0
+        """The last entry that rests on an operator's word."""
 
     def committed(self, index: int, command: SetRestorePoint, before: Roster) -> None:
         """`before`: the roster to which the command is applied."""
-        if command.operator or before.model is None:
+        if before.model is None:
             return
+        if command.operator and command.operator != before.restored_by:
+            self._decided = index
+            return  # an operator's word; where it is heeded still, the rules have taken what they may
         site = command.record.site
         if not before.knows(site):
             self._fail(10, f"entry {index} goes on from the state of {site}, which never was in the run")
+        if before.restored_by:
+            self._is_not_given_up(index, command, before)
         history = self._rounds.eras[-1]
         done = max(history.newest, history.resolved_round)
         if not command.round and done:
@@ -60,6 +70,20 @@ class RestoreOracle:
                         f"entry {index} goes back to round {command.round} of {command.record.site}, and nobody "
                         f"decided that; {node.name} has the state of round {number}",
                     )
+
+    def _is_not_given_up(self, index: int, command: SetRestorePoint, before: Roster) -> None:
+        """An operator had the run go back, and nothing of what came of that is taken up: not again what he has given
+        up, as far as the roster tells how far the run has come since (spec 13.7)."""
+        states = {state for number, state in self._held(self._nodes[command.record.site]) if number == command.round}
+        if command.round <= before.resolved_round or self._state(command.round) in states:
+            return
+        former = [era for era in self._rounds.eras if era.index < self._decided]
+        if any(era.states.get(command.round) in states for era in former):
+            self._fail(
+                10,
+                f"entry {index} goes on from round {command.round} of {command.record.site}, which the operator of "
+                f"{before.restored_by} has given up",
+            )
 
     def _was_saved(self, before: Roster) -> bool:
         """A checkpoint of the run's history was whole once, or some site keeps none."""
@@ -107,10 +131,12 @@ class RestoreOracle:
 
     def _members(self, roster: Roster) -> Iterator[Node]:
         """Those of the roster that want to stay, and those that failed, or left with what nobody else had, and did not
-        come back."""
-        away = {gone.site for gone in roster.departed if gone.cause == "failed" or gone.lineage}
+        come back; but for whom most want out."""
+        away = {one.site for one in roster.departed if one.cause == "failed" or (one.lineage and one.cause != "banned")}
         for node in self._nodes.values():
             leaves = node.machine is not None and node.machine.leaving
+            if self._operators is not None and self._operators.is_wanted_out(node.site, roster):
+                continue
             if not leaves and (roster.record(node.site) is not None or node.site in away):  # type: ignore[arg-type]
                 yield node
 

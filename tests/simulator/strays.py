@@ -40,6 +40,13 @@ LOOKS_S = 1.0
 """Between two looks whether it can."""
 
 
+def _blocked(node: Node, other: Node) -> tuple[Why, Why | None] | None:
+    """An operator at either end wants the other one out of the run."""
+    if not node.world.bans.are_parted(node, other):
+        return None
+    return Cause.DISTRUSTED.told(site=other.site, own=node.site, words=""), None
+
+
 class Doors:
     """What the listeners of all sites know of those that dial them: the newest start of each, while they live."""
 
@@ -89,7 +96,8 @@ class Doors:
 
     def refuse(self, node: Node, other: Node) -> bool:
         """Whether `other` refuses the dial of `node`; both are told why."""
-        told = self._keys(node, other) or self._two_runs(node, other) or self._older(node, other)
+        told = _blocked(node, other) or self._keys(node, other)
+        told = told or self._two_runs(node, other) or self._older(node, other)
         if told is None:
             return False
         there, here = told

@@ -29,7 +29,7 @@ PERSISTS_WITHIN_S = 0.3
 
 
 def begin(node: Node) -> None:
-    if not node.alive:
+    if not node.alive and not node.world.bans.is_out(node):
         node.start()
         if node.worker is None:
             node.start_worker()

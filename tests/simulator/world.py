@@ -21,6 +21,7 @@ from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.control import EVERYBODY, Envelope
 from chaos_protocols.wire.versions import SPOKEN
 from chaos_protocols.wishes import BoundsWanted
+from tests.simulator.bans import Bans
 from tests.simulator.lies import BROUGHT, CLAIM, MADE_UP
 from tests.simulator.muteness import Muteness
 from tests.simulator.network import BEGINS, CONTROL, Connection, Network
@@ -77,6 +78,7 @@ class World:
         self.floor_sites = 1
         """Rounds of the run that is founded wait while fewer members count."""
         self.spares_last_holder = False
+        self.bans = Bans(self)
         self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
         self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)
         self.oracles, self.doors, self.runs = Oracles(self), Doors(), Runs(self)
