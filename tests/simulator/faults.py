@@ -44,6 +44,8 @@ FIRST_STRIKE_S = 2.0
 STRIKES_IN_A_RUN = 26
 MEANS_S = (0.3, 0.5, 0.7)
 """Between two strikes, by the seed: dense trouble, or some time to recover."""
+SLOWER_WITH_OPERATORS = 2.0
+"""What they decide takes seconds, in which something else may happen, and not everything."""
 COMPUTE_RANGES_S = ((0.02, 0.05), (0.05, 0.15), (0.05, 0.15), (0.1, 0.3), (0.15, 0.4))
 RULES_AFTER = (0.5, 3.0, 8.0, 30.0)
 """Failure timeouts until leaders have to show their votes: for most of a run, or not before its last faults."""
@@ -80,7 +82,8 @@ class Trial:
 
     @property
     def mean_s(self) -> float:
-        return random.Random(f"mean/{self.seed}").choice(MEANS_S)
+        mean_s = random.Random(f"mean/{self.seed}").choice(MEANS_S)
+        return mean_s * SLOWER_WITH_OPERATORS if self.operators else mean_s
 
     @property
     def until_s(self) -> float:

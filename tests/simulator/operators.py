@@ -116,8 +116,11 @@ class Operators:
     def _decide(self, rng: random.Random) -> None:
         world = self._world
         there = [node for node in world.nodes.values() if node.machine is not None and not world.bans.is_out(node)]
+        inside = [node for node in there if node.machine is not None and node.machine.membership.in_roster]
         if not there:
             return
+        if inside and rng.random() < 0.9:
+            there = inside
         node, (origin, number) = rng.choice(there), self._choice(rng)
         self._requests += 1
         request = f"operator-{self._requests}"
@@ -129,10 +132,11 @@ class Operators:
     def _choice(self, rng: random.Random) -> tuple[str, int]:
         """A state that is there, or none; who has it by its id, the beginning of that, or its name."""
         held = [(node, number) for node in self._world.nodes.values() for number in sorted(_rounds_of(node))]
+        offered = [(node, number) for node, number in held if node.alive and number in _offered_by(node)]
         draw = rng.random()
         if draw < 0.2 or not held:
             return "", 0
-        node, number = rng.choice(held)
+        node, number = rng.choice(offered if offered and rng.random() < 0.85 else held)
         if draw < 0.3:
             number += rng.randint(1, 3)
         return rng.choice((node.site, node.name, node.site[:2], node.site[:2])), number
@@ -283,6 +287,14 @@ def _rounds_of(node: Node) -> set[int]:
     """Of the states that it has."""
     held = {one.round for one in node.keeper.files}
     return held | ({node.worker.round} if node.worker is not None and node.worker.round else set())
+
+
+def _offered_by(node: Node) -> tuple[int, int]:
+    """What it says that it has: its worker's, and its newest checkpoint."""
+    return (
+        node.worker.round if node.worker is not None else 0,
+        max((one.round for one in node.keeper.files), default=0),
+    )
 
 
 def _start_worker(node: Node) -> None:

@@ -112,8 +112,8 @@ class Oracles:
             return
         self.admission.of_one_run(node)
         kind = type(event)
-        if kind is events.RecoverRequested or kind is BansChanged:
-            self.operators.says(node, event)
+        if kind is BansChanged:
+            self.operators.wants_out(node, event)
         elif kind is events.StateRestored or kind is events.RestoreFailed:
             self.operators.has_read(node)
         elif kind is events.EnvelopeReceived:

@@ -93,23 +93,20 @@ class OperatorsOracle:
         self._wanted.pop(node.site, None)
         self._reading.pop(node.site, None)
 
-    def says(self, node: Node, event: events.RecoverRequested | BansChanged) -> None:
-        """It was handled: the answer may have come already."""
-        if isinstance(event, BansChanged):
-            before = self._wanted.get(node.site, {})
-            self._wanted[node.site] = {site: before.get(site, self._world.now_s) for site in event.sites}
-            return
-        asked = Asked(node.site, self._world.now_s, event.origin, event.round)
-        early = self.asked.get(event.request)
-        if early is not None and not early.at:
-            asked.refused_s, asked.why = early.refused_s, early.why
-        self.asked[event.request] = asked
+    def asks(self, node: Node, event: events.RecoverRequested) -> None:
+        """It is about to be handled: all that follows may follow at once."""
+        self.asked[event.request] = Asked(node.site, self._world.now_s, event.origin, event.round)
+
+    def wants_out(self, node: Node, event: BansChanged) -> None:
+        """It was handled."""
+        before = self._wanted.get(node.site, {})
+        self._wanted[node.site] = {site: before.get(site, self._world.now_s) for site in event.sites}
 
     def answered(self, node: Node, effect: effects.AnswerRequest) -> None:
         """Invariant 8: he hears what is true."""
         asked = self.asked.get(effect.request)
-        if asked is None:  # it is answered in the same step, or is none of these requests
-            asked = self.asked[effect.request] = Asked("", self._world.now_s, "", 0)
+        if asked is None:
+            return  # of another kind
         if not effect.done:
             asked.refused_s, asked.why = self._world.now_s, effect.reason
             if asked.entry:
@@ -120,11 +117,9 @@ class OperatorsOracle:
                 )
             return
         told = ANSWERED.search(effect.reason)
-        if told is None:
-            return  # of a link, or of another run
         if not asked.entry:
             self._fail(8, f"{node.name} tells its operator that {effect.request} is done, and no entry carries it")
-        if int(told[1]) != asked.taken:
+        if told is None or int(told[1]) != asked.taken:
             self._fail(
                 8,
                 f"{node.name} tells its operator of {effect.request}: {effect.reason}; by entry {asked.entry} the run "
@@ -178,7 +173,7 @@ class OperatorsOracle:
     def _carries_out(self, index: int, command: SetRestorePoint, before: Roster, decided_s: float) -> None:
         """Invariant 10: an operator has said that, in these words, and his word holds still."""
         asked = self.asked.get(command.operator)
-        if asked is None or not asked.at:
+        if asked is None:
             self._fail(10, f"entry {index} rests on the word {command.operator} of an operator who has not said it")
         if asked.entry:
             self._fail(10, f"entry {index} carries {command.operator} out again, after entry {asked.entry}")
