@@ -84,14 +84,17 @@ class RecoveryOracle:
         return newest
 
     def state_is_lost(self) -> bool:
-        """Rounds were done, and no worker alive has a state, and no disk a checkpoint. In a run that has not started,
-        since it waits for its first sites, there is nothing to lose."""
+        """Rounds were done, and no worker alive has a state, and no disk a checkpoint, but for what an operator has
+        given up. In a run that has not started, since it waits for its first sites, there is nothing to lose."""
         nodes, roster = self._world.nodes.values(), self._world.oracles.newest
         if roster is None or not roster.started:
             return False
-        if any(kept is not None for node in nodes for kept in node.keeper.files.values()):
+        given_up = self._world.oracles.restore.is_given_up
+        kept = (one for node in nodes for one in node.keeper.files.values() if one is not None)
+        if any(not given_up(roster, number, state) for number, state in kept):
             return False
-        return not any(node.worker is not None and node.worker.round for node in nodes)
+        workers = (node.worker for node in nodes if node.worker is not None and node.worker.round)
+        return all(given_up(roster, worker.round, worker.state) for worker in workers)
 
     def waits_as_it_must(self) -> None:
         """The state is lost: nobody trains, and whoever waits for it says so."""

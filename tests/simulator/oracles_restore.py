@@ -53,7 +53,7 @@ class RestoreOracle:
         site = command.record.site
         if not before.knows(site):
             self._fail(10, f"entry {index} goes on from the state of {site}, which never was in the run")
-        if before.restored_by:
+        if before.restored_by and command.round:
             self._is_not_given_up(index, command, before)
         history = self._rounds.eras[-1]
         done = max(history.newest, history.resolved_round)
@@ -71,14 +71,18 @@ class RestoreOracle:
                         f"decided that; {node.name} has the state of round {number}",
                     )
 
+    def is_given_up(self, roster: Roster, number: int, state: str) -> bool:
+        """An operator has decided against it, as far as the roster tells."""
+        if not roster.restored_by or number <= roster.resolved_round or self._state(number) == state:
+            return False
+        former = (era for era in self._rounds.eras if era.index < self._decided)
+        return any(era.states.get(number) == state for era in former)
+
     def _is_not_given_up(self, index: int, command: SetRestorePoint, before: Roster) -> None:
         """An operator had the run go back, and nothing of what came of that is taken up: not again what he has given
         up, as far as the roster tells how far the run has come since (spec 13.7)."""
-        states = {state for number, state in self._held(self._nodes[command.record.site]) if number == command.round}
-        if command.round <= before.resolved_round or self._state(command.round) in states:
-            return
-        former = [era for era in self._rounds.eras if era.index < self._decided]
-        if any(era.states.get(command.round) in states for era in former):
+        held = [one for one in self._held(self._nodes[command.record.site]) if one[0] == command.round]
+        if held and all(self.is_given_up(before, *one) for one in held):
             self._fail(
                 10,
                 f"entry {index} goes on from round {command.round} of {command.record.site}, which the operator of "
