@@ -199,4 +199,26 @@ THOUGHT = (
         ),
         test="test_held_in_vain:test_who_was_waited_for_in_vain_is_waited_for_again_only_when_it_is_outrun",
     ),
+    Undone(
+        row=178,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.recovering:Recovering.agreed",
+                "isinstance(command, SetRestorePoint)",
+                "False",
+            ),
+        ),
+        test="test_recovering:test_it_is_carried_out_by_an_entry_and_not_asked_again_whatever_comes_of_the_answer",
+    ),
+    Undone(
+        row=179,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_point:RestorePoint.ordered",
+                "of round {request.round} of",
+                "of round {roster.resolved_round} of",
+            ),
+        ),
+        test="test_operators_word:test_an_operator_hears_from_which_state_the_run_goes_on_though_rounds_were_resolved_since",
+    ),
 )

@@ -92,6 +92,10 @@ class CountedOracle:
         worker, attempt, offered, _ = self._offers.get(node.site, (None, 0, 0, 0))
         if worker is None or offered != number or worker is not node.listening or not node.odd.answers:
             return False
+        rounds, machine = self._world.oracles.rounds, node.machine
+        known = rounds.state(rounds.era_of(machine.roster.epoch), number - 1) if machine is not None else None
+        if known is not None and known != worker.state:
+            return False  # the run goes on from another state of that round since
         return worker.training and worker.attempt == attempt and worker.round == number - 1
 
     # -- rounds without a site

@@ -122,6 +122,7 @@ class Participation:
         self.links.follow(old, roster, failed=failed, completed_round=self._rounds.completed_round)
         state.follow_agreed(roster)
         self.catch_up.promoted(command)
+        self.recovering.agreed(command)
         self.hold.roster_changed()
         self.bounded.roster_changed(old, command)
         self.keys.look()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chaos_protocols.agreement.commands import Command, SetRestorePoint
 from chaos_protocols.effects import AnswerRequest
 from chaos_protocols.events import RecoverRequested
 from chaos_protocols.links.network import Network
@@ -78,6 +79,14 @@ class Recovering:
         """The scheduler's word."""
         if self._pending.pop(answer.request, None) is not None:
             self._answer(answer.request, answer.done, answer.reason)
+
+    def agreed(self, command: Command | None) -> None:
+        """An entry carries one out: that is its answer. The scheduler's may be lost, and by the time that it is asked
+        for again the roster may name a later word; it would be taken for a new one, over what was decided since."""
+        if isinstance(command, SetRestorePoint) and self._pending.pop(command.operator, None) is not None:
+            name = self._membership.roster.called(command.record.site)
+            reason = f"the run goes on from the state of round {command.round} of {name}"
+            self._answer(command.operator, True, reason)
 
     def _answer(self, request: str, done: bool, reason: str) -> None:
         self._outbox.emit([AnswerRequest(request=request, done=done, reason=reason)])

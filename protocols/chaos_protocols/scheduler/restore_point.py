@@ -333,7 +333,7 @@ class RestorePoint:
         if roster.restored_by == request.request:
             whose = roster.record(roster.restored_from[0]) if roster.restored_from is not None else None
             name = self._called(whose) if whose is not None else "a site"
-            return answer(True, f"the run goes on from the state of round {roster.resolved_round} of {name}")
+            return answer(True, f"the run goes on from the state of round {request.round} of {name}")
         if roster.model is None:
             return answer(
                 False, "the run has not begun yet: it begins with the first worker of the site that founds it"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.unit.protocols.follower import Follower, of, training_member
-from tests.unit.protocols.one_site import A, B, Bench, D, heartbeat, roster_of, sent
+from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, heartbeat, record, roster_of, sent
 
 from chaos_protocols import events
+from chaos_protocols.agreement.commands import SetRestorePoint
+from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import AnswerRequest
 from chaos_protocols.membership.recovering import RECOVER_TRIES_MAX
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
@@ -33,6 +36,19 @@ def test_it_is_asked_again_until_it_is_answered_once() -> None:
     told = of(bench.hear(A, answer), AnswerRequest)
     assert told == [AnswerRequest(request="user-1", done=True, reason="the run goes on")]
     assert not of(bench.hear(A, answer), AnswerRequest) and not sent(bench.alive(2.0), RecoverRequest)
+
+
+def test_it_is_carried_out_by_an_entry_and_not_asked_again_whatever_comes_of_the_answer() -> None:
+    """The answer may be lost with the scheduler, and another operator's word be carried out by then: the next scheduler
+    would take it for a new one, over what the other one has decided since."""
+    bench = member()
+    bench.handle(WORD)
+    view = make_view(bench.machine.planner, first_round=8, members=(A, B, D), listeners=(), links=bench.roster.links)
+    taken = SetRestorePoint(record=record(B), links=(), round=7, model=MODEL, views=(view,), operator="user-1")
+    later = msgspec.structs.replace(taken, operator="user-2")
+    (told,) = of(bench.agreed(taken, later), AnswerRequest)
+    assert told.request == "user-1" and told.done and "the state of round 7 of site b" in told.reason
+    assert not sent(bench.alive(2.0), RecoverRequest)
 
 
 def test_a_site_outside_the_run_decides_nothing() -> None:
