@@ -15,9 +15,18 @@ FIRST = {number: f"s{number}" for number in range(1, 19)}
 LATER = {17: "s17"} | {number: f"t{number}" for number in range(18, 31)}
 
 
-def judged(held: dict[str, tuple[int, str]], *, chosen: str, number: int, strangers: tuple[str, ...] = ()) -> list[str]:
+def judged(
+    held: dict[str, tuple[int, str]],
+    *,
+    chosen: str,
+    number: int,
+    strangers: tuple[str, ...] = (),
+    decided: str = "",
+    by: str = "",
+) -> list[str]:
     """The run did 18 rounds, went on from round 17 up to 30, then back to round 2, where it stands; `held`: what each
-    site has on its disk; `strangers`: those that are in no roster."""
+    site has on its disk; `strangers`: those that are in no roster; `decided`: the operator's word by which the run went
+    back; `by`: the one that the entry carries."""
     first = Era(3, 0, False, None, states=dict(FIRST), newest=18)
     later = Era(15, 17, True, first, states=dict(LATER), newest=30)
     last = Era(33, 2, True, later, states={2: "s2"})
@@ -31,10 +40,13 @@ def judged(held: dict[str, tuple[int, str]], *, chosen: str, number: int, strang
     broken: list[str] = []
     rounds: Any = SimpleNamespace(eras=[first, later, last])
     oracle = RestoreOracle(lambda _, told: broken.append(told), nodes, rounds)  # type: ignore[arg-type, return-value]
-    command: Any = SimpleNamespace(operator="", round=number, record=SimpleNamespace(site=chosen))
+    oracle._decided = 33 if decided else 0
+    command: Any = SimpleNamespace(operator=by, round=number, record=SimpleNamespace(site=chosen))
     roster: Any = SimpleNamespace(
         model="m",
         departed=(),
+        restored_by=decided,
+        resolved_round=2,
         record=lambda site: None if site in strangers else site,
         knows=lambda site: site not in strangers,
     )
@@ -60,3 +72,13 @@ def test_a_state_of_a_history_that_was_given_up_is_worth_what_it_shares_with_the
 def test_a_state_of_a_site_that_never_was_in_the_run_is_none_that_it_goes_on_from() -> None:
     (told,) = judged({"a": (2, "s2"), "guest": (2, "s2")}, chosen="guest", number=2, strangers=("guest",))
     assert "the state of guest, which never was in the run" in told
+
+
+def test_what_an_operator_has_given_up_is_taken_again_on_another_word_alone() -> None:
+    held = {"a": (2, "s2"), "b": (19, "t19")}
+    (told,) = judged(held, chosen="b", number=19, decided="user-1")
+    assert "which the operator of user-1 has given up" in told
+    assert judged(held, chosen="b", number=19, decided="user-1", by="user-1") == [told], "his word says the contrary"
+    assert not judged(held, chosen="b", number=19, decided="user-1", by="user-2")
+    assert not judged(held, chosen="a", number=2, decided="user-1")
+    assert not judged({"b": (19, "unknown")}, chosen="b", number=19, decided="user-1"), "of that nobody has decided"
