@@ -219,6 +219,6 @@ THOUGHT = (
                 "of round {roster.resolved_round} of",
             ),
         ),
-        test="test_operators_word:test_an_operator_hears_from_which_state_the_run_goes_on_though_rounds_were_resolved_since",
+        test="test_operators_word:test_an_operator_hears_which_state_he_has_chosen_though_rounds_were_resolved_since",
     ),
 )

@@ -194,14 +194,14 @@ class Operators:
         target = rng.choice(targets)
         others, for_good = [node for node in nodes if node is not target], rng.random() < 0.3
         self._ban = (target, for_good)
-        if rng.random() < 0.5:
-            world.tell(f"!! {target.name} is away")
-            target.kill()
-            world.schedule(rng.uniform(1.5, 6.0), lambda: begin(target))
-        spread_s = rng.choice((0.2, 2.0, 4.0))
+        spread_s, after_s = rng.choice((0.2, 2.0, 4.0)), 0.0
+        if rng.random() < 0.6:
+            after_s = rng.choice((0.0, 1.5, 1.5))  # it may be out by then, as it failed
+            self._goes_away(target, others, rng)
         for node in others:
             if for_good or rng.random() < 0.8:
-                world.schedule(rng.uniform(0.0, spread_s), functools.partial(self._wants_out, node, target))
+                at_s = after_s + rng.uniform(0.0, spread_s)
+                world.schedule(at_s, functools.partial(self._wants_out, node, target))
         if rng.random() < 0.4:
             node = rng.choice(others)
             world.schedule(rng.uniform(0.0, spread_s), functools.partial(_restart, node, rng))
@@ -209,7 +209,18 @@ class Operators:
             if rng.random() < 0.25:
                 doubter = rng.choice(others)
                 world.schedule(rng.uniform(0.0, spread_s), lambda: world.bans.wants(doubter, target, out=False))
-            world.schedule(spread_s + rng.uniform(0.5, 6.0), self._take_back)
+            world.schedule(after_s + spread_s + rng.uniform(0.5, 6.0), self._take_back)
+
+    def _goes_away(self, target: Node, others: list[Node], rng: random.Random) -> None:
+        """For a while; the workers of the others may die then, so that it alone has the state."""
+        world = self._world
+        world.tell(f"!! {target.name} is away")
+        target.kill(worker_too=rng.random() < 0.5)
+        world.schedule(rng.uniform(1.5, 6.0), lambda: begin(target))
+        if rng.random() < 0.6:
+            for node in others:
+                world.schedule(0.5, node.kill_worker)
+                world.schedule(rng.uniform(0.6, 1.5), functools.partial(_start_worker, node))
 
     def _can_ban(self) -> bool:
         """Not where a machine is copied, or a member lies: each is another trouble with who is let in."""

@@ -47,7 +47,7 @@ def test_an_operators_word_is_over_once_the_run_goes_on() -> None:
         assert adopted(goes_on_after(rests=rests)) is None, "C may have more, and nobody has decided otherwise since"
 
 
-def test_an_operator_hears_from_which_state_the_run_goes_on_though_rounds_were_resolved_since() -> None:
+def test_an_operator_hears_which_state_he_has_chosen_though_rounds_were_resolved_since() -> None:
     """The answer was lost, and he asks again: he heard of a round that he has not named."""
     bench = standing(B, C, restored_by="user-1", restored_from=(C, 1), restore_epoch=3, resolved_round=LATEST)
     answer = decides(bench, C, LATEST - 3)
