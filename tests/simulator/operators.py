@@ -226,12 +226,18 @@ class Operators:
         """Not where a machine is copied, or a member lies: each is another trouble with who is let in."""
         return self._world.seed % SEEDS_APART != COPIES and not self._world.liar
 
+    def _is_needed(self, target: Node) -> bool:
+        """Without its vote there is no majority: nothing can be agreed on, its removal neither (spec 5.12)."""
+        configuration = self._world.oracles.agreement.configuration
+        voters = configuration.voters if configuration is not None else ()
+        return target.site in voters and 2 * (len(voters) - 1) <= len(voters)
+
     def _wants_out(self, node: Node, target: Node) -> None:
         if self._ban is not None and self._ban[0] is target:
             self._world.bans.wants(node, target, out=True)
 
     def _take_back(self) -> None:
-        if self._ban is None or self._ban[1]:
+        if self._ban is None or (self._ban[1] and not self._is_needed(self._ban[0])):
             return
         target, self._ban = self._ban[0], None
         for node in self._world.bans.by(target):
@@ -243,6 +249,8 @@ class Operators:
         world.schedule(LOOKS_EVERY_S, self.look)
         if roster is None:
             return
+        if world.now_s > self._until_s:
+            self._take_back()
         for node in world.nodes.values():
             wanted_out = self._ban is not None and self._ban == (node, True)
             parted = wanted_out and len(world.bans.by(node)) >= len(world.nodes) - 1 - len(world.bans.gone)
@@ -258,7 +266,7 @@ class Operators:
                 world.bans.gone.add(node.site)
 
     def calm(self) -> None:
-        """Nobody has second thoughts any more, and what is not for good is taken back."""
+        """Nobody has second thoughts any more, and what is not for good is taken back; so is it of who is needed."""
         self._take_back()
         if self._ban is not None:
             target, _ = self._ban
