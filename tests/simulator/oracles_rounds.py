@@ -175,7 +175,10 @@ class RoundsOracle:
 
     def _was_late(self, node: Node, era: Era, command: SetRestorePoint) -> bool:
         """No round was done since it was chosen, its time was over when the other one was proposed, which is a moment
-        before, and that one's state is no older."""
+        before, and that one's state is no older. An operator's word is carried out meanwhile: that the site has begun
+        to train may be under way."""
+        if command.operator and self.rounds_done <= era.resolved_round:
+            return True
         settings = node.world.settings
         over_s = era.begun_s + settings.transfer_stall_s - settings.failure_timeout_s
         return self.rounds_done <= era.resolved_round <= command.round and node.world.now_s >= over_s
