@@ -92,11 +92,16 @@ class CountedOracle:
         worker, attempt, offered, _ = self._offers.get(node.site, (None, 0, 0, 0))
         if worker is None or offered != number or worker is not node.listening or not node.odd.answers:
             return False
-        rounds, machine = self._world.oracles.rounds, node.machine
-        known = rounds.state(rounds.era_of(machine.roster.epoch), number - 1) if machine is not None else None
-        if known is not None and known != worker.state:
+        if self._is_of_former_history(node, worker, number - 1):
             return False  # the run goes on from another state of that round since
         return worker.training and worker.attempt == attempt and worker.round == number - 1
+
+    def _is_of_former_history(self, node: Node, worker: Worker, number: int) -> bool:
+        rounds, machine = self._world.oracles.rounds, node.machine
+        known = rounds.state(rounds.era_of(machine.roster.epoch), number) if machine is not None else None
+        if known is not None or machine is None:
+            return known != worker.state
+        return any(era.states.get(number) == worker.state for era in rounds.eras)  # nobody has the present one yet
 
     # -- rounds without a site
 
