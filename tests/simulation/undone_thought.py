@@ -221,4 +221,15 @@ THOUGHT = (
         ),
         test="test_operators_word:test_an_operator_hears_which_state_he_has_chosen_though_rounds_were_resolved_since",
     ),
+    Undone(
+        row=180,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.recovering:Recovering.ask",
+                "no scheduler has answered: whether it is carried out is not known here; see chaosd status",
+                "no scheduler has carried it out; see chaosd status for what is missing",
+            ),
+        ),
+        test="test_recovering:test_a_user_does_not_wait_for_ever_for_a_scheduler",
+    ),
 )

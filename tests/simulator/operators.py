@@ -145,7 +145,7 @@ class Operators:
         leading = [
             one for one in self._world.nodes.values() if one.machine is not None and one.machine.scheduler.leading
         ]
-        for node in leading[:1]:
+        for node in leading[: int(self._is_trouble)]:
             self._world.tell(f"!! the scheduler's daemon dies, at {node.name}")
             node.kill(worker_too=False)
             self._world.schedule(rng.uniform(0.1, 3.0), functools.partial(begin, node))
@@ -154,7 +154,7 @@ class Operators:
         """All workers die, and some daemons; the newest checkpoint may stay away for a while. Then operators decide,
         and the same may happen again."""
         world = self._world
-        if not self._has_begun():
+        if not self._has_begun() or not self._is_trouble:
             return
         nodes = [node for node in world.nodes.values() if not world.bans.is_out(node)]
         newest = max(nodes, key=lambda node: max((one.round for one in node.keeper.files), default=0))
@@ -170,8 +170,13 @@ class Operators:
                 world.schedule(rng.uniform(0.1, 2.0), functools.partial(_start_worker, node))
         if rng.random() < 0.7:
             world.schedule(rng.uniform(0.5, 3.0), lambda: self._when_it_stands(world.now_s + PATIENCE_S, rng))
-        if rng.random() < 0.5 and world.now_s < self._until_s:
+        if rng.random() < 0.5:
             world.schedule(rng.uniform(2.5, 7.0), lambda: self.lose_state(rng))
+
+    @property
+    def _is_trouble(self) -> bool:
+        """Nothing is broken in the calm, whatever is decided then."""
+        return self._world.now_s < self._until_s
 
     def _has_begun(self) -> bool:
         roster = self._world.oracles.newest
@@ -204,7 +209,7 @@ class Operators:
                 world.schedule(at_s, functools.partial(self._wants_out, node, target))
         if rng.random() < 0.4:
             node = rng.choice(others)
-            world.schedule(rng.uniform(0.0, spread_s), functools.partial(_restart, node, rng))
+            world.schedule(rng.uniform(0.0, spread_s), lambda: _restart(node, rng) if self._is_trouble else None)
         if not for_good:
             if rng.random() < 0.25:
                 doubter = rng.choice(others)
@@ -219,7 +224,7 @@ class Operators:
         world.schedule(rng.uniform(1.5, 6.0), lambda: begin(target))
         if rng.random() < 0.6:
             for node in others:
-                world.schedule(0.5, node.kill_worker)
+                world.schedule(0.5, lambda node=node: node.kill_worker() if self._is_trouble else None)  # type: ignore[misc]
                 world.schedule(rng.uniform(0.6, 1.5), functools.partial(_start_worker, node))
 
     def _can_ban(self) -> bool:

@@ -42,6 +42,8 @@ GONE_ON_ROUNDS, GONE_ON_S = 3, 1.5
 """So many rounds, and for so long, are done in a run that has gone on: whoever leads has heard of that."""
 BANNED_S = 5.0
 """So long most members have said that they want a site out, until whoever leads must have heard it."""
+UNKNOWN = "not known here"
+"""Says a site that is cut off."""
 ANSWERED = re.compile(r"goes on from the state of round (\d+) ")
 
 
@@ -109,7 +111,7 @@ class OperatorsOracle:
             return  # of another kind
         if not effect.done:
             asked.refused_s, asked.why = self._world.now_s, effect.reason
-            if asked.entry:
+            if asked.entry and UNKNOWN not in effect.reason:
                 self._fail(
                     8,
                     f"{node.name} tells its operator that {effect.request} is not done ({effect.reason}), and entry "

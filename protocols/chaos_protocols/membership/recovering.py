@@ -63,7 +63,8 @@ class Recovering:
             scheduler = client.scheduler
             if pending.tries > RECOVER_TRIES_MAX:
                 del self._pending[request]
-                self._answer(request, False, "no scheduler has carried it out; see chaosd status for what is missing")
+                reason = "no scheduler has answered: whether it is carried out is not known here; see chaosd status"
+                self._answer(request, False, reason)
             elif scheduler is None:
                 continue
             elif self._network.versions.of(scheduler).newest < RECOVER_VERSION:
