@@ -224,8 +224,12 @@ class Operators:
         world.schedule(rng.uniform(1.5, 6.0), lambda: begin(target))
         if rng.random() < 0.6:
             for node in others:
-                world.schedule(0.5, lambda node=node: node.kill_worker() if self._is_trouble else None)  # type: ignore[misc]
+                world.schedule(0.5, functools.partial(self._lose_worker, node))
                 world.schedule(rng.uniform(0.6, 1.5), functools.partial(_start_worker, node))
+
+    def _lose_worker(self, node: Node) -> None:
+        if self._is_trouble:
+            node.kill_worker()
 
     def _can_ban(self) -> bool:
         """Not where a machine is copied, or a member lies: each is another trouble with who is let in."""
