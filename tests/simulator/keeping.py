@@ -17,6 +17,7 @@ from chaos_protocols.state.result_log import RESULTS_BYTES_MAX
 from chaos_protocols.wire.plans import CheckpointFacts
 
 if TYPE_CHECKING:
+    from tests.simulator.contents import Region
     from tests.simulator.node import Node
     from tests.simulator.world import World
 
@@ -72,6 +73,7 @@ class Keeper:
         self.files = dict.fromkeys(self.files)
 
     def execute(self, effect: effects.CheckpointEffect) -> None:
+        region = self._node.region
         match effect:
             case effects.SaveMemoryCheckpoint(round=number):
                 self._keep(number)
@@ -79,12 +81,14 @@ class Keeper:
                 self.memory = None
             case effects.RestoreMemoryCheckpoint(attempt=attempt):
                 memory = self.memory
-                self._later(self.copy_range_s, lambda: self._put(attempt, memory, "mirror"))
+                self._later(self.copy_range_s, lambda: self._put(attempt, memory, "mirror", region))
             case effects.WriteCheckpoint(checkpoint=checkpoint):
                 memory = self.memory
                 self._later(self.disk_range_s, lambda: self._written(checkpoint, memory))
             case effects.LoadCheckpoint(attempt=attempt, checkpoint=checkpoint):
-                self._later(self.disk_range_s, lambda: self._put(attempt, self.files.get(checkpoint), "checkpoint"))
+                self._later(
+                    self.disk_range_s, lambda: self._put(attempt, self.files.get(checkpoint), "checkpoint", region)
+                )
             case _:
                 assert_never(effect)
 
@@ -109,16 +113,17 @@ class Keeper:
 
         self._later(self.copy_range_s, copied)
 
-    def _put(self, attempt: int, state: Snapshot | None, source: str) -> None:
-        """Into the region of the worker that is there: the transfer engine must not write there at the same time."""
+    def _put(self, attempt: int, state: Snapshot | None, source: str, region: Region | None) -> None:
+        """Into the region of the worker that was there when this began, as the daemon has it: that of a worker that
+        came since is another one. The transfer engine must not write there at the same time."""
         node = self._node
         assert node.bulk is not None
-        if state is None or node.region is None:
+        if state is None or region is None:
             node.handle(events.RestoreFailed(attempt=attempt, reason=f"the {source} is damaged"))
             return
-        if node.bulk.transfers.fetching is not None:
+        if region is node.region and node.bulk.transfers.fetching is not None:
             node.world.oracles.fail(4, f"{node.name} restores a state into a region that a transfer writes to")
-        node.region.put(state[1])
+        region.put(state[1])
         self.restored.append(source)
         node.handle(events.StateRestored(attempt=attempt))
 
