@@ -11,6 +11,7 @@ from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
 from tests.simulator.world import World
 
+from chaos_protocols import effects
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_BYTES_MAX
@@ -48,6 +49,22 @@ def restart_worker(world: World, node: Node, *, after_s: float = 0.2) -> None:
     world.run(world.now_s + after_s)
     assert not trains(node)
     node.start_worker()
+
+
+def test_what_is_read_for_a_worker_that_is_gone_by_then_does_not_reach_the_next_one() -> None:
+    """Seed 87 of 5 sites, `--operators`: it lay in the region into which the next one's state was fetched."""
+    world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=1))
+    node = world.node("b")
+    before, kept = node.region, node.keeper.memory
+    assert before is not None
+    node.keeper.memory = (1, "of before")
+    node.keeper.execute(effects.RestoreMemoryCheckpoint(attempt=1000))
+    node.keeper.memory = kept
+    node.kill_worker()
+    node.start_worker()
+    now = node.region
+    world.run(world.now_s + node.keeper.copy_range_s[1])
+    assert before.state == "of before" and now is not None and now.state != "of before"
 
 
 # ---- the mirror
