@@ -7,7 +7,6 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from tests.simulator import node as node_module
-from tests.simulator import transfers as transfers_module
 from tests.simulator import worker as worker_module
 from tests.simulator.faults import begin
 from tests.simulator.outbox import Frame
@@ -67,7 +66,7 @@ def test_with_multi_source_every_member_sends_its_part_and_the_overlay_stays_as_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A state beyond what is asked for at once: a small one is here before the links to sources further away are up."""
-    for module in (transfers_module, worker_module):
+    for module in (node_module, worker_module):
         monkeypatch.setattr(module, "STATE_BYTES", LARGE_BYTES)
     monkeypatch.setattr(node_module, "MODEL", msgspec.structs.replace(MODEL, state_bytes=LARGE_BYTES))
     world, sent, links = joined("multi_source")

@@ -27,7 +27,7 @@ from tests.simulator.keeping import TORN, Keeper
 from tests.simulator.odd_workers import OddWorker
 from tests.simulator.outbox import Frame
 from tests.simulator.watching import watch_links
-from tests.simulator.worker import MODEL, Worker
+from tests.simulator.worker import BLOCK_S, MODEL, STATE_BYTES, Worker
 from tests.unit.daemon.storage.journal_faults import PowerLost
 
 if TYPE_CHECKING:
@@ -293,6 +293,10 @@ class Node:
         if site in self.connections:
             self.world.oracles.bulk_sent(self, site, frame)
             self.world.network.send(self.connections[site], self.site, frame.stream, frame)
+
+    def block_s(self, joiner: str, size_bytes: int) -> float:
+        """So long takes a block of a state until the link has it; the link is the same for all joiners."""
+        return BLOCK_S + self.transfer_delay_s * size_bytes / STATE_BYTES
 
     # -- the worker
 

@@ -33,7 +33,6 @@ from chaos_protocols.wire.bulk import BlockData, BlockDrop, BlockWant, WitnessWa
 from chaos_protocols.wire.plans import ReplicationPlan
 from tests.simulator.contents import Region, hash_of
 from tests.simulator.outbox import STATES, Frame, Outbox
-from tests.simulator.worker import STATE_BYTES
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
@@ -42,13 +41,6 @@ HASH_S = 0.0003
 """A block of a MiB at 3 GB/s."""
 PROGRESS_INTERVAL_S = 0.1
 HELD_HASHED_AHEAD = 8
-BLOCK_S = 0.0005
-"""A source's own time for a block, on a link that is no bottleneck."""
-
-
-def block_s(node: Node, size_bytes: int) -> float:
-    """So long takes a block of a state until the link has it; the link is the same for all joiners."""
-    return BLOCK_S + node.transfer_delay_s * size_bytes / STATE_BYTES
 
 
 @dataclass(slots=True)
@@ -148,7 +140,7 @@ class Transfers:
         lane.busy = True
         digest = hash_of(self.served[item.transfer][1].read(item.start, item.stop))
         size_bytes = item.stop - item.start if isinstance(item, Block) else 0
-        self._node.later(block_s(self._node, size_bytes), lambda: self._ready(lane, item, digest, stream))
+        self._node.later(self._node.block_s(lane.joiner, size_bytes), lambda: self._ready(lane, item, digest, stream))
 
     def _ready(self, lane: _Lane, item: Block | Comparison, digest: bytes, stream: str) -> None:
         if lane.over:

@@ -8,6 +8,8 @@ from chaos_protocols import events
 from chaos_protocols.agreement.roster import ModelFacts
 from tests.simulator.contents import Region
 
+BLOCK_S = 0.0005
+"""A source's own time for a block of a state, on a link that is no bottleneck."""
 STATE_BYTES = (3 << 20) + (1 << 16)
 """Three cells and a short one: a dozen blocks, from up to three sources."""
 MODEL = ModelFacts(spec_digest="ab" * 16, state_bytes=STATE_BYTES, shard_bytes=1 << 16)
