@@ -226,10 +226,21 @@ THOUGHT = (
         patches=(
             Patch(
                 "chaos_protocols.membership.recovering:Recovering.ask",
-                "no scheduler has answered: whether it is carried out is not known here; see chaosd status",
-                "no scheduler has carried it out; see chaosd status for what is missing",
+                'f"no scheduler has answered: {NOT_KNOWN}"',
+                '"no scheduler has carried it out; see chaosd status for what is missing"',
             ),
         ),
         test="test_recovering:test_a_user_does_not_wait_for_ever_for_a_scheduler",
+    ),
+    Undone(
+        row=181,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.recovering:Recovering.ask",
+                "over := self._why_over(pending)",
+                'over := ""',
+            ),
+        ),
+        test="test_recovering:test_it_is_over_when_the_run_goes_on_from_another_state",
     ),
 )

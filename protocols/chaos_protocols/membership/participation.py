@@ -57,7 +57,7 @@ class Participation:
         self.links = DesiredLinks(outbox, replica, network, self.membership, self.client)
         self.session = WorkerSession(outbox)
         self.reached = ReachedRound(outbox, rounds)
-        self.recovering = Recovering(outbox, network, self.membership, self.client)
+        self.recovering = Recovering(outbox, network, self.membership, self.client, rounds)
         self.state = WorkerState(outbox, self.membership, rounds, self.links, self.session, self.reached)
         self.catch_up = CatchUp(outbox, replica, self.membership, self.client, rounds, self.state.fetch)
         self.joining = Joining(outbox, replica, self.membership, self.session)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.protocols.follower import Follower, of, training_member
+from tests.unit.protocols.follower import Follower, finish_round, of, training_member, views
 from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, heartbeat, record, roster_of, sent
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import SetRestorePoint
+from chaos_protocols.agreement.commands import RemoveSite, SetRestorePoint
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import AnswerRequest
 from chaos_protocols.membership.recovering import RECOVER_TRIES_MAX
@@ -49,6 +50,46 @@ def test_it_is_carried_out_by_an_entry_and_not_asked_again_whatever_comes_of_the
     (told,) = of(bench.agreed(taken, later), AnswerRequest)
     assert told.request == "user-1" and told.done and "the state of round 7 of site b" in told.reason
     assert not sent(bench.alive(2.0), RecoverRequest)
+
+
+def over(bench: Follower) -> str:
+    """The word is answered, and not asked again: why."""
+    (told,) = of(bench.taken(), AnswerRequest)
+    assert told.request == "user-1" and not told.done and "not known here" in told.reason
+    assert not sent(bench.alive(2.0), RecoverRequest)
+    return told.reason
+
+
+def test_it_is_over_when_the_run_goes_on_from_another_state() -> None:
+    """No scheduler has answered, and the next one would take it for a word about the run as it stands by then: all that
+    was done since would be undone."""
+    bench = member()
+    bench.handle(WORD)
+    bench.taken()
+    view = make_view(bench.machine.planner, first_round=7, members=(A, B, D), listeners=(), links=bench.roster.links)
+    bench.agreed(SetRestorePoint(record=record(B), links=(), round=6, model=MODEL, views=(view,)))
+    bench.alive(1.0)
+    assert "from another state" in over(bench)
+
+
+def test_it_is_over_when_a_round_is_done() -> None:
+    bench = training_member()
+    bench.machine.network.versions.heard(A, 2, Versions(oldest=2, newest=4), "")
+    bench.handle(WORD)
+    bench.taken()
+    finish_round(bench)
+    bench.alive(1.0)
+    assert "round 2 of the run was done since" in over(bench)
+
+
+def test_it_is_over_when_this_site_is_in_the_run_no_more() -> None:
+    bench = member()
+    bench.handle(WORD)
+    bench.taken()
+    gone = Departure(site=D, incarnation=record(D).incarnation, cause="failed", last_round=0, reason="")
+    bench.agreed(RemoveSite(departure=gone, resolve=False, views=bench.roster.views))
+    bench.alive(1.0)
+    assert "in the run no more" in over(bench)
 
 
 def test_a_site_outside_the_run_decides_nothing() -> None:
