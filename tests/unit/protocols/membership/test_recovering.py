@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.protocols.follower import Follower, finish_round, of, training_member, views
+from tests.unit.protocols.follower import Follower, finish_round, of, training_member
 from tests.unit.protocols.one_site import MODEL, A, B, Bench, D, heartbeat, record, roster_of, sent
 
 from chaos_protocols import events
