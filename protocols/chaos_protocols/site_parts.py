@@ -153,6 +153,9 @@ class SiteParts:
     def reachable(self, *, sound: bool = False) -> frozenset[SiteId]:
         return self.network.reachable(sound=sound)
 
+    def has_answered(self, site: SiteId) -> bool:
+        return self.raft.match_index(site) > 0
+
     def link_is_up(self, one: SiteId, other: SiteId) -> bool:
         return self.network.link_is_up(one, other)
 

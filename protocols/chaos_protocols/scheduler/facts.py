@@ -93,6 +93,10 @@ class Facts(Protocol):
         """Sites that a message gets to, relayed or not; `sound`: that have broken no rule here lately."""
         ...
 
+    def has_answered(self, site: SiteId) -> bool:
+        """It has acknowledged the log of this site, as the leader of this term; so has this site itself."""
+        ...
+
     def link_is_up(self, one: SiteId, other: SiteId) -> bool: ...
     def restarted_as(self, site: SiteId) -> int | None:
         """The newest incarnation of the site's daemon that was seen; None: never seen."""

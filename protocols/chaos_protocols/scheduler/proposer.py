@@ -52,11 +52,13 @@ class Proposer:
     def quorum_in_reach(self, changed: Configuration | None) -> bool:
         """What cannot be committed is not appended: a configuration counts from then on, and one that leaves out a
         voter who comes back would keep the run standing although a majority is there. Who has just broken a rule here
-        will have its link closed again before it has agreed."""
-        reachable = self._host.reachable(sound=True)
+        will have its link closed again before it has agreed. And of who has not answered in this term it is hearsay
+        that it is there: right after an election nobody has said yet which links did not come back."""
+        host = self._host
+        there = {site for site in host.reachable(sound=True) if host.has_answered(site)}
         return all(
-            sum(voter in reachable for voter in one.voters) >= majority(len(one.voters))
-            for one in (self._host.configuration, changed or self._host.configuration)
+            sum(voter in there for voter in one.voters) >= majority(len(one.voters))
+            for one in (host.configuration, changed or host.configuration)
         )
 
     def appended(self, index: int) -> None:

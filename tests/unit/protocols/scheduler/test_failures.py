@@ -62,6 +62,22 @@ def test_a_site_whose_links_are_all_down_is_removed_and_the_round_resolved() -> 
     assert {one.kind for one in records(bench.out) if one.outcome == "done"} >= {"resolve", "scale-in"}
 
 
+def test_nobody_is_removed_with_the_vote_of_who_has_not_answered_in_this_term() -> None:
+    """B, in the middle, is wanted out at both others, so that no link with it comes up after the restart of all; that
+    its link with C is down C has yet to say. Were C, with which A is linked, but not in the roster, removed first, the
+    two voters left would be A and who is out: nothing could be agreed on any more (seed 1142, 4 sites)."""
+    middle = roster_of(A, B, C, links=(link(A, B), link(B, C)))
+    bench = Bench(A, middle, voters=(A, B, C)).up(C)
+    down(bench, A, B)
+    bench.handle(events.DialFailed(site=B, reason="refused"))
+    elect(bench)
+    assert B in bench.machine.reachable() and not bench.machine.has_answered(B)
+    for _ in range(10):
+        alive(bench, C, seconds=0.1)
+        acknowledge(bench, C)
+    assert bench.machine.configuration.voters == (A,) and bench.machine.roster.member_ids() == (A,)
+
+
 def test_nobody_is_removed_with_the_vote_of_who_just_broke_a_rule_here() -> None:
     """B, in the middle, has sent both others what they must refuse, and is back here first: were C removed with B's
     vote, this site could never go on without B (spec 7.4)."""
