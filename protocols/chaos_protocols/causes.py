@@ -78,6 +78,14 @@ class Cause(Enum):
         "the voters of the run",
         "look at `chaosd status` of one of these sites: it says what the run waits for, and for whom",
     )  # fmt: skip
+    UNPROVEN = Meaning(
+        "scheduler-unproven", Place.WAITS,
+        "{site} schedules the run, and cannot show this site who elected it: by this site's journal {voters} vote, and "
+        "no chain of votes leads from there to it. So this site would follow nothing that it says; asked again later",
+        "the operator of this site",
+        "ask the other operators who schedules. If it is this one, and those who voted are gone: stop the daemon, move "
+        "`journal` out of the data directory, set `bootstrap = false`, start it again: it joins as a newcomer",
+    )  # fmt: skip
     ADMISSION = Meaning(
         "admission", Place.WAITS,
         "asking to join: the run has said yes, and its sites make and measure their links to this one",
@@ -133,27 +141,23 @@ class Cause(Enum):
         "they are joining themselves, or stopped: see their `chaosd status`; or name a member in `[[peers]]`",
     )  # fmt: skip
     LINKS_TOO_SLOW = Meaning(
-        "links-too-slow", Place.WAITS,
-        "{reason}",
+        "links-too-slow", Place.WAITS, "{reason}",
         "the links of this site",
         "as the text says: a faster link, fewer rounds (accumulate gradients), or a longer `join_hold_s` at all sites",
     )  # fmt: skip
     BANNED = Meaning(
-        "banned", Place.WAITS,
-        "this site was banned from the run",
+        "banned", Place.WAITS, "this site was banned from the run",
         "the members of the run",
         "speak with the members; final for this worker",
     )  # fmt: skip
     OTHER_MODEL = Meaning(
-        "other-model", Place.WAITS,
-        "the model or optimizer differs from that of the run",
+        "other-model", Place.WAITS, "the model or optimizer differs from that of the run",
         "the script of this site",
         "give it the same model and optimizer as the others have; the refusal names the first array that differs. "
         "Final for this worker",
     )  # fmt: skip
     RUN_NEEDS_VERSION = Meaning(
-        "run-needs-version", Place.WAITS,
-        "{reason}",
+        "run-needs-version", Place.WAITS, "{reason}",
         "the operator who has the older release",
         "install the release that the text names; final for this worker",
     )  # fmt: skip
@@ -174,20 +178,17 @@ class Cause(Enum):
         "nothing; it takes a few seconds",
     )  # fmt: skip
     FOUNDERS_WORKER = Meaning(
-        "founders-worker", Place.WAITS,
-        "waiting for the founder's worker",
+        "founders-worker", Place.WAITS, "waiting for the founder's worker",
         "the script of the founding site",
         "start the training script at the site with `bootstrap = true`",
     )  # fmt: skip
     MIN_SITES = Meaning(
-        "min-sites", Place.WAITS,
-        "waiting for {wanted} sites; here: {here}",
+        "min-sites", Place.WAITS, "waiting for {wanted} sites; here: {here}",
         "sites that are still to join",
         "nothing, or start them; `start_sites` of the founder asks for so many",
     )  # fmt: skip
     FLOOR = Meaning(
-        "too-few-sites", Place.WAITS,
-        "rounds wait for {wanted} sites; here: {here}",
+        "too-few-sites", Place.WAITS, "rounds wait for {wanted} sites; here: {here}",
         "sites that have left or failed, or are still to join",
         "bring them back, or another one in; `min_sites` of the founder asks for so many, for good",
     )  # fmt: skip
@@ -328,8 +329,7 @@ class Cause(Enum):
         "leave it",
     )  # fmt: skip
     SHUT_OUT = Meaning(
-        "shut-out", Place.REFUSES,
-        "it is shut out here: {reason}",
+        "shut-out", Place.REFUSES, "it is shut out here: {reason}",
         "the operator of that site",
         "broke the rules: it is let in again by itself, later each time; the events say what it sent. Blocked: "
         "`chaosd unblock ID`. Banned: for good; that institution comes back with a new key",

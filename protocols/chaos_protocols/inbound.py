@@ -8,7 +8,7 @@ from __future__ import annotations
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import of_another_run, readable
 from chaos_protocols.agreement.raft import Effect as RaftEffect
-from chaos_protocols.agreement.raft.messages import AppendRequest, SnapshotRequest, TimeoutNow
+from chaos_protocols.agreement.raft.messages import AppendRequest, LeaderProof, SnapshotRequest, TimeoutNow
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.keys import LinkKeys
 from chaos_protocols.links.network import Network
@@ -19,6 +19,7 @@ from chaos_protocols.outbox import Outbox
 from chaos_protocols.scheduler.machine import SchedulerMachine
 from chaos_protocols.wire import control as messages
 from chaos_protocols.wire.recovery import RecoverAnswer, RunWaits
+from chaos_protocols.wire.versions import PROOFS_SINCE
 
 FOR_INSIDERS = frozenset(
     (
@@ -37,8 +38,8 @@ FOR_INSIDERS = frozenset(
 )
 """Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
 
-FOR_LEADERS = (AppendRequest, SnapshotRequest, TimeoutNow)
-"""Said by the leader alone."""
+FOR_LEADERS = (AppendRequest, SnapshotRequest, TimeoutNow, LeaderProof)
+"""Said by the leader alone: of whom no voter says that it leads, once it has shown its votes."""
 
 ANSWERS = frozenset((messages.JoinAnswer, messages.LeaveAnswer, messages.LinkAnswer, RecoverAnswer))
 """What the scheduler answers: taken from whom this site takes for it (spec 7.2)."""
@@ -123,7 +124,8 @@ class Inbound:
         participation = self._participation
         match message:
             case messages.RaftEnvelope(message=inner):
-                return self._replica.raft.receive(source, inner, now_s=self._outbox.now_s)
+                vouched = not isinstance(inner, FOR_LEADERS) or participation.client.may_lead(source)
+                return self._replica.raft.receive(source, inner, now_s=self._outbox.now_s, vouched=vouched)
             case messages.Heartbeat():
                 of_run = participation.client.is_of_run(source)
                 if self._network.heard_beat(source, message, of_run=of_run):
@@ -174,6 +176,12 @@ class Inbound:
             return False
         if not isinstance(message, messages.RaftEnvelope):
             return True
-        if isinstance(message.message, FOR_LEADERS) and not self._participation.client.may_lead(source):
+        if isinstance(message.message, FOR_LEADERS) and not self._may_lead_or_show(source):
             return False
         return readable(message.message) and not of_another_run(message.message, self._replica.roster.run_id)
+
+    def _may_lead_or_show(self, source: SiteId) -> bool:
+        """It may be the leader, as those say who vote, or can be asked to show who elected it: a release that knows no
+        such question would close the link."""
+        vouched = self._participation.client.may_lead(source)
+        return vouched or self._network.versions.speaks(source, PROOFS_SINCE)

@@ -204,6 +204,7 @@ class SiteMachine(SiteParts):
                     self._role_changed(role, term, leader, reason)
                 case Unproven():
                     self.outbox.emit(self.replica.unproven(effect))
+                    self.participation.joining.unproven(effect.leader)
                 case _:
                     assert_never(effect)
         self._lift_fence()

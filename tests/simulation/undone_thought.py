@@ -250,4 +250,37 @@ THOUGHT = (
         ),
         test="test_failures:test_nobody_is_removed_with_the_vote_of_who_has_not_answered_in_this_term",
     ),
+    Undone(
+        row=186,
+        patches=(
+            Patch(
+                "chaos_protocols.inbound:Inbound._may_lead_or_show",
+                "vouched or self._network.versions.speaks(source, PROOFS_SINCE)",
+                "vouched",
+            ),
+        ),
+        test="test_unproven:test_whom_no_voter_names_is_asked_who_elected_it",
+    ),
+    Undone(
+        row=186,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:mandate_for",
+                "or not core.run_id",
+                "or not core.proof_needed",
+            ),
+        ),
+        test="test_vouched:test_who_was_away_follows_those_of_now_though_no_rules_are_agreed_and_no_voter_names_them",
+    ),
+    Undone(
+        row=186,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.asking:Asking._ask_to_join",
+                "self._joining.is_in_vain(self._client.scheduler)",
+                "False",
+            ),
+        ),
+        test="test_unproven:test_who_cannot_show_it_is_asked_ever_more_seldom_to_let_this_site_in_which_says_why",
+    ),
 )

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 OPEN: Mapping[str, int] = {
     "python -m tests.simulator 533 --sites 7 --operators": 3,
-    "python -m tests.simulator 529 --sites 3 --operators": 8,
     "python -m tests.simulator 785 --sites 7 --operators": 8,
     "python -m tests.simulator 1071 --sites 5 --operators": 8,
     "python -m tests.simulator 1142 --sites 4 --operators": 8,

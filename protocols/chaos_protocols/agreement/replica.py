@@ -39,7 +39,8 @@ COMPACT_AFTER_ENTRIES = 256
 UNPROVEN = (
     "it cannot show the votes of those who elect the scheduler, as far as this site's journal knows them: nothing that "
     "it says as the scheduler is taken. If others follow it, this site was away while those who vote were replaced "
-    "many times: move `journal` in this site's data folder away and start its daemon again; it then joins as a newcomer"
+    "many times, or elected by an older release: move `journal` in this site's data folder away, set `bootstrap = "
+    "false` and start its daemon again; it then joins as a newcomer"
 )
 
 

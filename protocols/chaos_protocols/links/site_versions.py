@@ -90,6 +90,11 @@ class SiteVersions:
             return reported
         return Versions(oldest=min(max(former.oldest, OLDEST), newest), newest=newest)
 
+    def speaks(self, site: SiteId, version: int) -> bool:
+        """Whether the newest start that was heard of a site speaks it, by its own word alone."""
+        start, versions = self._met.get(site, (0, BEFORE))
+        return max((start, versions.newest), self._said.get(site, (0, 0)))[1] >= version
+
     def lacks(self, site: SiteId, version: int) -> bool:
         """Whether somebody said that a site's newest incarnation does not speak it."""
         known = self._spoken.get(site)

@@ -61,6 +61,8 @@ class Asking:
         if self._network.hears_of_two_runs(self._client.is_of_run):
             self._client.forget_named()
             return  # whichever answers first would have this site's data: its operator has to choose
+        if self._joining.is_in_vain(self._client.scheduler):
+            return
         up = self._network.links.up_sites()
         state = self._state
         if state.is_unsure:

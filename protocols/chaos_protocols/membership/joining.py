@@ -11,6 +11,9 @@ from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.control import JoinAnswer, JoinRequest
 from chaos_protocols.wire.plans import CheckpointFacts
 
+UNPROVEN_FIRST_S, UNPROVEN_MAX_S = 30.0, 3600.0
+"""So long a site does not ask whom it could not follow if it were let in: twice as long each time."""
+
 
 class Joining:
     """See the module. Driven by `Participation`."""
@@ -30,6 +33,8 @@ class Joining:
         """It has asked with the model of the worker that is there."""
         self._asked_s, self._unheard_s = float("-inf"), float("inf")
         """When it asked last, and since when it is without an answer, though it asks again and again."""
+        self._unproven: tuple[SiteId, float, float] | None = None
+        """Who lets it in and cannot show who elected it; until when it is not asked, and for how long."""
         self._outbox = outbox
         self._replica = replica
         self._membership = membership
@@ -71,6 +76,21 @@ class Joining:
         """It asks, and has had no answer for long: whoever gave the last one, or was named to be asked, is gone."""
         outbox = self._outbox
         return self._asked_s >= self._unheard_s and outbox.now_s - self._unheard_s > outbox.settings.waits_stale_s
+
+    def unproven(self, leader: SiteId) -> None:
+        """It has shown votes that elect nobody, as far as this site's journal knows who votes."""
+        now_s = self._outbox.now_s
+        before, until_s, wait_s = self._unproven or (leader, now_s, 0.0)
+        if before != leader or now_s >= until_s:
+            wait_s = min(2 * wait_s, UNPROVEN_MAX_S) if before == leader and wait_s else UNPROVEN_FIRST_S
+            self._unproven = (leader, now_s + wait_s, wait_s)
+
+    def is_in_vain(self, scheduler: SiteId | None) -> bool:
+        """To be let in by it is: this site would follow nothing that it says, and be removed again."""
+        if self._unproven is None or self._replica.raft.leader == scheduler:
+            return False
+        leader, until_s, _ = self._unproven
+        return leader == scheduler and self._outbox.now_s < until_s
 
     def answered(self, answer: JoinAnswer) -> str:
         """A refusal is told once. Why the worker that is there has to be sent away, for good; empty: it need not."""

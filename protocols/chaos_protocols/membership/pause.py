@@ -139,6 +139,10 @@ class Pause:
             return Cause.SCRIPT_ANSWERS.told()  # `Asking` says nothing before
         beats = [beat for site in up if (beat := network.links.neighbours[site].beat) is not None]
         a_run_is_there = any(beat.epoch > 0 for beat in beats)
+        scheduler = self._client.scheduler
+        if scheduler is not None and joining.is_in_vain(scheduler):
+            voters = sorted(self._replica.raft.voters_in_force)
+            return Cause.UNPROVEN.told(site=short(scheduler), voters=_named(voters))
         if joining.is_unheard and a_run_is_there:  # whoever was named may be gone since
             return Cause.RUN_WITHOUT_SCHEDULER.told(sites=_named(up))
         if joining.answer is not None:

@@ -53,7 +53,7 @@ GUESTS = (
     ),
     Bug(
         name="a member leads by saying so",
-        patches=(Patch("chaos_protocols.agreement.raft.proof:is_believed", "not core.proof_needed or", "True or"),),
+        patches=(Patch("chaos_protocols.agreement.raft.proof:is_believed", "not core.proof_needed)", "True)"),),
         breaks=(1, 2, 7, 11),
         seeds=110,
     ),

@@ -57,7 +57,8 @@ class Core:
     gone, None if it is not. `agreed_before`: up to where the log was committed when this site came to hear its
     leader. `heard`: voters that answered in the current campaign; `votes`: those of them that said yes.
 
-    What leaders show (`proof.py`): `proof_needed`: nobody is believed without; `ballots`: votes of this term for this
+    What leaders show (`proof.py`): `proof_needed`: nobody is believed without; `vouched`: who sends the message of this
+    call may lead, as those who vote say; `ballots`: votes of this term for this
     site; `proven`: term and leader that were shown; `asked`: of whom, and when; `in_vain`: when somebody's proof was
     none."""
 
@@ -71,6 +72,7 @@ class Core:
     keys: Keys | None = None
     run_id: str = ""
     proof_needed: bool = False
+    vouched: bool = True
     ballots: dict[SiteId, Vote] = field(default_factory=dict)
     gathered_s: float = NEVER_S
     proven: tuple[int, SiteId] | None = None
@@ -118,9 +120,9 @@ class Core:
             self._hard_state_changed, self._truncate_from, self._appended, self._snapshot = False, None, (), None
         return effects
 
-    def begin_receiving(self) -> None:
+    def begin_receiving(self, *, vouched: bool) -> None:
         """Only what the message to come does is told by `violation`."""
-        self.violation = None
+        self.violation, self.vouched = None, vouched
 
     def emit(self, effect: Effect) -> None:
         self._effects.append(effect)

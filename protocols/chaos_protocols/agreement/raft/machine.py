@@ -222,10 +222,10 @@ class RaftMachine:
 
     # --- what happens to it
 
-    def receive(self, source: SiteId, message: RaftMessage, *, now_s: float) -> list[Effect]:
-        """`source`: the authenticated author of the message."""
+    def receive(self, source: SiteId, message: RaftMessage, *, now_s: float, vouched: bool = True) -> list[Effect]:
+        """`source`: the authenticated author. Not `vouched`: it has to show who elected it before it leads here."""
         core = self._core
-        core.begin_receiving()
+        core.begin_receiving(vouched=vouched)
         if source == core.site:
             core.breaks_rules(source, "a message of this site came from outside")
             return []

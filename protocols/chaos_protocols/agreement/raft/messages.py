@@ -68,7 +68,7 @@ Head = Annotated[bytes, msgspec.Meta(max_length=HEAD_BYTES)]
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """`command` is opaque here, and empty for a no-op. `configuration`: the full new one if this entry changes it; a
     site uses it as soon as the entry is in its log, committed or not (thesis 4.1). `mandate`: of whoever changed the
-    voters with it, where leaders show their votes."""
+    voters with it, since version 7."""
 
     index: Index
     term: Term

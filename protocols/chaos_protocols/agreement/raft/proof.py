@@ -120,7 +120,7 @@ def shows_votes(core: Core) -> bool:
 
 def mandate_for(core: Core, index: int, configuration: Configuration | None) -> Mandate | None:
     """What goes with an entry that changes who votes."""
-    if configuration is None or core.keys is None or not core.proof_needed:
+    if configuration is None or core.keys is None or not core.run_id:
         return None
     voters = tuple(sorted(configuration.voters))
     if voters == core.voters:
@@ -162,7 +162,8 @@ def receive_proof_request(core: Core, source: SiteId, message: ProofRequest, now
 
 
 def is_believed(core: Core, leader: SiteId, term: int) -> bool:
-    if not core.proof_needed or core.proven == (term, leader):
+    """Where leaders show their votes, one that has shown them; elsewhere, too, where nobody vouches for it."""
+    if core.proven == (term, leader) or (core.vouched and not core.proof_needed):
         return True
     return core.term == term and core.leader == leader
 

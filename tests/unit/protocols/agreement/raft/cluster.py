@@ -105,6 +105,8 @@ class Cluster:
         self.sent: list[tuple[float, SiteId, SiteId, RaftMessage]] = []
         self.keep_sent = False
         self.filter: Callable[[SiteId, SiteId, RaftMessage], bool] = lambda _source, _destination, _message: True
+        self.alone: set[SiteId] = set()
+        """Sites that nobody who votes, as far as they know, tells who may lead."""
         self.leaders: dict[int, SiteId] = {}
         self.history: dict[int, LogEntry] = {}
         self.states: dict[int, int] = {}
@@ -215,7 +217,8 @@ class Cluster:
             _, _, source, destination, message = heapq.heappop(self._wire)
             node = self.nodes.get(destination)
             if node is not None and node.machine is not None and (source, destination) not in self.cut:
-                self.execute(node, node.machine.receive(source, message, now_s=self.now_s))
+                vouched = destination not in self.alone
+                self.execute(node, node.machine.receive(source, message, now_s=self.now_s, vouched=vouched))
                 assert node.machine.violation is None, f"seed {self.seed}: {node.machine.violation}"
             return
         for node in self.nodes.values():

@@ -24,10 +24,13 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.keys import KeyChain, SiteKeys, with_change
 
 
-def led(voters: str = "abc", learners: str = "") -> tuple[Cluster, str, list[str]]:
-    """A cluster whose leaders show their votes, led by a; the leader's name, and the other voters'."""
+def led(voters: str = "abc", learners: str = "", *, rules: bool = True) -> tuple[Cluster, str, list[str]]:
+    """A cluster whose leaders show their votes, led by a; the leader's name, and the other voters'. Not `rules`: they
+    have not agreed on it."""
     for seed in range(100):
         cluster = Cluster(seed, proofs=True)
+        if not rules:
+            cluster.enter = lambda node: node.machine.in_run(RUN, proof_needed=False)  # type: ignore[method-assign]
         cluster.form(voters, learners)
         cluster.run_until(lambda at=cluster: all(machine.commit_index == 2 for machine in at.up))  # type: ignore[misc]
         if cluster["a"].role is Role.LEADER and cluster["a"].term == 2:
