@@ -10,8 +10,10 @@ import msgspec
 import pytest
 from tests.simulator.batch import attempt
 from tests.simulator.faults import Trial
+from tests.simulator.operators import Operators
 from tests.simulator.oracles_operators import BANNED_S, GONE_ON_ROUNDS, GONE_ON_S, HEARD_S, OperatorsOracle
 from tests.simulator.violation import Violation
+from tests.simulator.world import World
 from tests.unit.protocols.one_site import MODEL, PLANNER, A, B, C, D, record, roster_of
 
 from chaos_protocols import effects, events
@@ -189,6 +191,17 @@ def test_who_takes_it_back_or_was_restarted_a_moment_ago_wants_nobody_out() -> N
     court = banned(A, B)
     court.judge.started(court.node(A))
     assert not court.judge.is_wanted_out(D, BEFORE)
+
+
+def test_a_newcomer_whose_peers_have_all_given_up_is_told_of_another_site() -> None:
+    """Seed 785 with seven sites: nothing else leads it to the run."""
+    world = World(0)
+    founder, gone = world.add("a", founder=True), world.add("b", peers=("a",))
+    newcomer, other = world.add("c", peers=("b",)), world.add("d", peers=("a", "b"))
+    world.bans.gone.add(gone.site)
+    Operators(world, 0.0)._name_others(roster_of(SiteId(founder.site), SiteId(gone.site)))
+    assert newcomer.peers == (founder.site,)
+    assert other.peers == (founder.site, gone.site) and founder.peers == ()
 
 
 def test_operators_act_in_a_run_with_them_and_in_no_other_one() -> None:

@@ -25,6 +25,7 @@ from tests.simulator.strays import COPIES
 from tests.simulator.strikes import begin
 
 if TYPE_CHECKING:
+    from chaos_protocols.agreement.roster import Roster
     from tests.simulator.node import Node
     from tests.simulator.world import World
 
@@ -273,6 +274,22 @@ class Operators:
                 node.worker = None
                 node.keeper.files.clear()
                 world.bans.gone.add(node.site)
+        self._name_others(roster)
+
+    def _name_others(self, roster: Roster) -> None:
+        """A newcomer whose peers have all given up has no other way in: its operator names another one."""
+        world = self._world
+        for node in world.nodes.values():
+            if world.bans.is_out(node) or node.disk.snapshot is not None or not world.bans.gone.issuperset(node.peers):
+                continue
+            members = [world.nodes[site] for site in roster.member_ids() if not world.bans.is_out(world.nodes[site])]
+            named = next((one for one in members if not world.bans.are_parted(node, one)), None)
+            if named is None or not node.peers:
+                continue
+            world.tell(f"!! the operator of {node.name} names {named.name} as its peer")
+            node.peers = (named.site,)
+            if node.machine is not None:
+                node.handle(events.PeersChanged(peers=((SiteId(named.site), named.site),)))
 
     def calm(self) -> None:
         """Nobody has second thoughts any more, and what is not for good is taken back; so is it of who is needed."""
