@@ -313,7 +313,11 @@ def not_live(world: World, what: str) -> None:
 
 def begin_anew(world: World) -> None:
     """The state is lost with all workers and disks that had it: the run waits until an operator decides."""
-    node = next(node for node in world.nodes.values() if node.machine is not None and node.machine.membership.in_roster)
+    inside = (one for one in world.nodes.values() if one.machine is not None and one.machine.membership.in_roster)
+    node = next(inside, None)
+    if node is None:
+        not_live(world, "no site is in the run after the faults ended: there is no operator to decide")
+        return
     world.tell(f"!! an operator at {node.name} has the run begin anew")
     node.handle(events.RecoverRequested(request="operator", origin="", round=0))
 
