@@ -23,12 +23,15 @@ def judged(
     strangers: tuple[str, ...] = (),
     decided: str = "",
     by: str = "",
+    of: int = 0,
+    older: dict[int, str] | None = None,
 ) -> list[str]:
     """The run did 18 rounds, went on from round 17 up to 30, then back to round 2, where it stands; `held`: what each
     site has on its disk; `strangers`: those that are in no roster; `decided`: the operator's word by which the run went
-    back; `by`: the one that the entry carries."""
+    back, and `of` which history the state was that he chose; `by`: the one that the entry carries; `older`: more states
+    of the second history."""
     first = Era(3, 0, False, None, states=dict(FIRST), newest=18)
-    later = Era(15, 17, True, first, states=dict(LATER), newest=30)
+    later = Era(15, 17, True, first, states=dict(LATER) | (older or {}), newest=30)
     last = Era(33, 2, True, later, states={2: "s2"})
     nodes: dict[str, Any] = {
         site: SimpleNamespace(
@@ -46,6 +49,7 @@ def judged(
         model="m",
         departed=(),
         restored_by=decided,
+        restored_lineage=of,
         resolved_round=2,
         record=lambda site: None if site in strangers else site,
         knows=lambda site: site not in strangers,
@@ -82,3 +86,42 @@ def test_what_an_operator_has_given_up_is_taken_again_on_another_word_alone() ->
     assert not judged(held, chosen="b", number=19, decided="user-1", by="user-2")
     assert not judged(held, chosen="a", number=2, decided="user-1")
     assert not judged({"b": (19, "unknown")}, chosen="b", number=19, decided="user-1"), "of that nobody has decided"
+
+
+def test_so_is_a_history_that_began_since_the_state_was_made_that_an_operator_chose() -> None:
+    """Also where its rounds have lower numbers; what is of the older history as well is none of it."""
+    held = {"a": (2, "s2"), "b": (2, "u2")}
+    (told,) = judged(held, chosen="b", number=2, decided="user-1", of=3, older={2: "u2"})
+    assert "which the operator of user-1 has given up" in told
+    assert not judged(held, chosen="b", number=2, decided="user-1", of=0, older={2: "u2"}), "he did not say of which"
+    assert not judged(held, chosen="a", number=2, decided="user-1", of=3, older={2: "s2"})
+
+
+def test_the_state_of_the_round_from_which_the_run_goes_on_is_the_one_that_was_taken() -> None:
+    """Whether or not anybody has loaded it: what a site has of that round from before is none of the run's any more
+    (seed 1099, 3 sites, with operators)."""
+    former = Era(3, 0, True, None, states={5: "s5", 9: "s9"}, newest=9)
+    nodes: dict[str, Any] = {
+        site: SimpleNamespace(
+            name=site, site=site, machine=None, worker=None,
+            keeper=SimpleNamespace(files={CheckpointFacts(lineage=3, round=number, spec_digest=""): (0, state)}),
+        )
+        for site, number, state in (("a", 5, "t5"), ("b", 5, "s5"), ("c", 2, "t2"))
+    }  # fmt: skip
+    broken: list[str] = []
+    rounds: Any = SimpleNamespace(eras=[former])
+    oracle = RestoreOracle(lambda _, told: broken.append(told), nodes, rounds)  # type: ignore[arg-type, return-value]
+    roster: Any = SimpleNamespace(
+        model="m", departed=(), restored_by="", restored_lineage=0, resolved_round=9,
+        record=lambda site: site, knows=lambda _: True,
+    )  # fmt: skip
+
+    def goes_on(index: int, site: str, number: int, by: str) -> list[str]:
+        command: Any = SimpleNamespace(operator=by, round=number, record=SimpleNamespace(site=site))
+        oracle.committed(index, command, roster)
+        rounds.eras.append(Era(index, number, True, rounds.eras[-1]))
+        roster.resolved_round, roster.restored_by = number, by
+        return broken
+
+    assert not goes_on(20, "a", 5, "user-1") and not goes_on(30, "a", 5, "user-1"), "b has another one of that round"
+    assert "a has the state of round 5" in goes_on(40, "c", 2, "user-1")[0]

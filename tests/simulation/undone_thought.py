@@ -282,5 +282,26 @@ THOUGHT = (
             ),
         ),
         test="test_unproven:test_who_cannot_show_it_is_asked_ever_more_seldom_to_let_this_site_in_which_says_why",
+        row=190,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_offers:is_given_up",
+                "0 < roster.restored_lineage < lineage",
+                "False",
+            ),
+        ),
+        test="test_operators_word:"
+        "test_a_history_that_began_before_an_operator_chose_a_state_of_an_older_one_is_given_up_too",
+    ),
+    Undone(
+        row=190,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_offers:heeded",
+                "min(age[0], roster.restored_lineage or age[0])",
+                "age[0]",
+            ),
+        ),
+        test="test_operators_word:test_who_took_a_history_along_that_was_given_up_may_have_what_the_operator_chose",
     ),
 )

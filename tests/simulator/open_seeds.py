@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 OPEN: Mapping[str, int] = {
     "python -m tests.simulator 533 --sites 7 --operators": 3,
+    "python -m tests.simulator 529 --sites 3 --operators": 8,
     "python -m tests.simulator 785 --sites 7 --operators": 8,
     "python -m tests.simulator 1071 --sites 5 --operators": 8,
     "python -m tests.simulator 1142 --sites 4 --operators": 8,
@@ -15,10 +16,5 @@ OPEN: Mapping[str, int] = {
     "python -m tests.simulator 1473 --sites 5 --operators": 10,
     "python -m tests.simulator 1721 --sites 7 --operators": 10,
     "python -m tests.simulator 1737 --sites 5 --operators": 10,
-    "python -m tests.simulator 1099 --sites 3 --operators": 10,
-    "python -m tests.simulator 1346 --sites 4 --operators": 10,
-    "python -m tests.simulator 1456 --sites 6 --operators": 10,
-    "python -m tests.simulator 1467 --sites 5 --operators": 10,
-    "python -m tests.simulator 1106 --sites 4 --operators": 10,
 }
 """The command that plays it to the invariant that is known to break."""

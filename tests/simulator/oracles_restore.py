@@ -42,11 +42,14 @@ class RestoreOracle:
         """By itself: nobody had a state of the run's first rounds."""
         self._decided = 0
         """The last entry that rests on an operator's word."""
+        self._taken: dict[int, str | None] = {}
+        """Which state the run went on from with each entry; None: it is not known which of two."""
 
     def committed(self, index: int, command: SetRestorePoint, before: Roster) -> None:
         """`before`: the roster to which the command is applied."""
         if before.model is None:
             return
+        self._taken[index] = self._chosen(command)
         if command.operator and command.operator != before.restored_by:
             self._decided = index
             return  # an operator's word; where it is heeded still, the rules have taken what they may
@@ -72,11 +75,26 @@ class RestoreOracle:
                     )
 
     def is_given_up(self, roster: Roster, number: int, state: str) -> bool:
-        """An operator has decided against it, as far as the roster tells."""
-        if not roster.restored_by or number <= roster.resolved_round or self._state(number) == state:
+        """An operator has decided against it, as far as the roster tells: it came after the state that he has chosen,
+        or is of a history that began since that was made (spec 13.7)."""
+        if not roster.restored_by or self._state(number) == state:
             return False
-        former = (era for era in self._rounds.eras if era.index < self._decided)
-        return any(era.states.get(number) == state for era in former)
+        former = [era for era in self._rounds.eras if era.index < self._decided and era.states.get(number) == state]
+        if not former or number > roster.resolved_round:
+            return bool(former)
+        return 0 < roster.restored_lineage < min(map(_lineage, former))
+
+    def _chosen(self, command: SetRestorePoint) -> str | None:
+        """The state that its site has of that round: its worker's, and of its files the one of the newest history (spec
+        13.3)."""
+        node = self._nodes[command.record.site]
+        files = [
+            (one.lineage, kept[1]) for one, kept in node.keeper.files.items() if kept and one.round == command.round
+        ]
+        states = {state for _, state in sorted(files)[-1:] if state != TORN}
+        if node.worker is not None and node.worker.round == command.round and not node.worker.updating:
+            states.add(node.worker.state)
+        return states.pop() if len(states) == 1 else None
 
     def _is_not_given_up(self, index: int, command: SetRestorePoint, before: Roster) -> None:
         """An operator had the run go back, and nothing of what came of that is taken up: not again what he has given
@@ -99,13 +117,13 @@ class RestoreOracle:
     def _state(self, number: int, era: Era | None = None) -> str | None:
         """Of the run's history as it stands, or stood in that era. A round that was resolved by sites that had all
         forgotten it may still be known to a worker or a disk; what came after a state that the run went back to is
-        void."""
+        void, and so is what it had of that round before, whether or not anybody has loaded the one that was taken."""
         era = era or self._rounds.eras[-1]
         while era is not None:
             if number in era.states:
                 return era.states[number]
-            if era.adopted and number > era.resolved_round:
-                return None
+            if era.adopted and number >= era.resolved_round:
+                return self._taken.get(era.index) if number == era.resolved_round else None
             era = era.previous
         return None
 
@@ -150,3 +168,10 @@ class RestoreOracle:
                 yield checkpoint.round, kept[1]
         if node.worker is not None and node.worker.round and not node.worker.updating:
             yield node.worker.round, node.worker.state
+
+
+def _lineage(era: Era | None) -> int:
+    """The entry by which the run took over the state that this era goes on from."""
+    while era is not None and not era.adopted:
+        era = era.previous
+    return era.index if era is not None else 0

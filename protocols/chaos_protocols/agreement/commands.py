@@ -59,6 +59,8 @@ class SetRestorePoint(Stored, frozen=True, kw_only=True, tag=True):
     views: Views
     operator: Label = ""
     """The request of the operator who decided it (since version 4); empty: the rules did."""
+    lineage: Count = 0
+    """Of the state, where that rests on an operator's word (since version 10); 0: not said, or a fresh worker's."""
 
 
 class AddSite(Stored, frozen=True, kw_only=True, tag=True):
@@ -198,6 +200,7 @@ FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {
     (AddLink, "more"): TREES_SINCE,
     (ModelFacts, "encoding"): ENCODINGS_SINCE,
     (SetRestorePoint, "operator"): 4,
+    (SetRestorePoint, "lineage"): 10,
     (Departure, "name"): 4,
     (Departure, "lineage"): 4,
     (Departure, "newest_round"): 4,
@@ -287,7 +290,7 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
     match command:
         case SetVoters():
             return roster
-        case SetRestorePoint(record=record, links=links, model=model, round=restored, operator=operator):
+        case SetRestorePoint(record=record, links=links, model=model, round=restored):
             changed = replace(
                 roster,
                 sites=_with_site(roster.sites, record),
@@ -299,7 +302,8 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
                 resolved_epoch=index,
                 restore_epoch=index,
                 restored_from=(record.site, record.incarnation),
-                restored_by=operator,
+                restored_by=command.operator,
+                restored_lineage=command.lineage,
                 replication=None,
                 bounds_from=0,  # rounds before the change may be done once more, under what holds now
             )

@@ -126,6 +126,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     restored_by: Label = ""
     """The request of the operator who decided that, or on whose word it still rests (since version 4); empty: the rules
     did."""
+    restored_lineage: Count = 0
+    """Of the state that was taken, where an operator decided, or was heeded (since version 10); 0: not said."""
     needs: Version = 0
     """The highest version that a command applied so far needed: a site that does not speak it cannot read this."""
     run_id: RunId = ""

@@ -13,7 +13,7 @@ from chaos_protocols.agreement.roster import DEPARTED_KEPT_MAX, Departure, SiteR
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.reports import Reports
-from chaos_protocols.scheduler.restore_offers import Age, RestoreOffers, is_given_up
+from chaos_protocols.scheduler.restore_offers import Age, RestoreOffers, heeded, is_given_up
 from chaos_protocols.wire.control import SiteStatus
 from chaos_protocols.wire.plans import CheckpointFacts
 
@@ -138,13 +138,12 @@ class AwaitedSites:
         """No state that it took along is newer. Of a leaver's last rounds those count that were done; where all daemons
         were restarted nobody remembers which were, and journals note them every so often: all may have been. What an
         operator has given up says nothing: but it may have an older one."""
-        roster = self._facts.roster
         if gone.cause != "left":
             age = self._removals.newest(gone)
         else:
             done = self._reports.reached_round() if self._reports.lived_through() else gone.newest_round
             age = (gone.lineage, min(gone.newest_round, done))
-        return (age[0], roster.resolved_round) if is_given_up(roster, age) else age
+        return heeded(self._facts.roster, age)
 
     def _outside(self, gone: Departure, best: Age | None) -> Awaited | None:
         """What it said since counts, though no member has a link to it yet: who lost what it had brings nothing."""

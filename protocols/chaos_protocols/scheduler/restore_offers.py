@@ -15,6 +15,7 @@ from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.proposals import record_of
 from chaos_protocols.wire.control import JoinRequest, StateRequest
 from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.versions import LINEAGES_SINCE
 
 ASKERS_MAX = 64
 """Sites that were never in the run, as far as is known, whose request to join is remembered while nobody trains."""
@@ -25,9 +26,20 @@ came after it, whatever its round."""
 
 
 def is_given_up(roster: Roster, age: Age) -> bool:
-    """An operator has had the run go on from an older state than that: what came after is taken again on an operator's
-    word alone. As far as the roster still tells: the run has not come so far since."""
-    return bool(roster.restored_by) and age[0] < roster.restore_epoch and age[1] > roster.resolved_round
+    """An operator has had the run go on from another state than that: what came after it, and what was done in
+    histories that began since it was made, is taken again on an operator's word alone. As far as the roster still
+    tells: the run has not come so far since."""
+    lineage, number = age
+    if not roster.restored_by or lineage >= roster.restore_epoch:
+        return False
+    return number > roster.resolved_round or 0 < roster.restored_lineage < lineage
+
+
+def heeded(roster: Roster, age: Age) -> Age:
+    """The newest that whoever has a state of that age may have besides, if an operator has given that one up."""
+    if not is_given_up(roster, age):
+        return age
+    return (min(age[0], roster.restored_lineage or age[0]), roster.resolved_round)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +62,11 @@ class Candidate:
     @property
     def age(self) -> Age:
         return (self.lineage, self.round)
+
+    def lineage_told(self, roster: Roster) -> int:
+        """Where it is taken on an operator's word; 0: a fresh worker has none, and older sites do not know of it."""
+        known = min(roster.version(), self.record.versions.newest) >= LINEAGES_SINCE
+        return self.lineage if self.round and known else 0
 
     @property
     def rank(self) -> tuple[Age, bool, str]:

@@ -170,6 +170,7 @@ class RestorePoint:
             model=chosen.model,
             views=(view,),
             operator=operator,
+            lineage=chosen.lineage_told(self._facts.roster) if operator else 0,
         )
         known_here = site in configuration.voters or site in configuration.learners
         proposal = Proposal(command=command, configuration=None if known_here else with_learner(configuration, site))

@@ -39,6 +39,9 @@ CUTS_SINCE = 9
 KEYS_SINCE = 10
 """From this version on a run agrees on a site's new key (spec 20)."""
 
+LINEAGES_SINCE = 10
+"""From this version on the run knows of which history a state was that an operator has chosen (spec 13.7)."""
+
 RULED = (PROOFS_SINCE, NAMES_SINCE, STARTS_SINCE)
 """Versions that brought rules which a run agrees on; each holds those before it, too (spec 6.12)."""
 

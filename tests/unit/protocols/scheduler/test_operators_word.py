@@ -14,6 +14,7 @@ from tests.unit.protocols.scheduler.test_restore_point import LATEST, adopted, a
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.wire.control import StateRequest
+from chaos_protocols.wire.versions import LINEAGES_SINCE, SPOKEN, Versions
 
 
 def says(bench: Bench, *, active: bool = False, rests: str = "") -> None:
@@ -117,6 +118,46 @@ def test_nobody_is_waited_for_with_what_an_operator_has_given_up() -> None:
     gone = Departure(site=D, incarnation=1, last_round=1, cause="failed", reason="", lineage=2, newest_round=LATEST)
     assert adopted(gone_back(by="user-0", departed=(gone,))) == (B, 3)
     assert adopted(gone_back(by="user-0", here=2, departed=(gone,))) is None, "it may have round 3"
+
+
+def chose_an_older_history(*, lineage: int, here: int = 7, **changes: Any) -> Bench:
+    """An operator had the run go on from round 7, of history 2, as B has it on its disk; nothing came of that. C has
+    round 2 of history 4, which had begun since, and ended."""
+    bench = standing(B, C, restore_epoch=5, resolved_round=7, restored_by="user-0", restored_lineage=lineage, **changes)
+    asks(bench, B, checkpoint=disk(here, lineage=2))
+    asks(bench, C, checkpoint=disk(2, lineage=4))
+    hello(bench)
+    alive(bench, B, C, seconds=1.0)
+    return bench
+
+
+def test_a_history_that_began_before_an_operator_chose_a_state_of_an_older_one_is_given_up_too() -> None:
+    """Its rounds have lower numbers than that one's (seeds 1456, 6 sites, and 1467, 5 sites, with operators)."""
+    bench = chose_an_older_history(lineage=2)
+    assert adopted(bench) == (B, 7) and bench.machine.roster.restored_lineage == 2
+    assert adopted(chose_an_older_history(lineage=0)) == (C, 2), "where it is not known which history he has chosen"
+
+
+def test_who_took_a_history_along_that_was_given_up_may_have_what_the_operator_chose() -> None:
+    gone = Departure(site=D, incarnation=1, last_round=1, cause="failed", reason="", lineage=4, newest_round=3)
+    assert adopted(chose_an_older_history(lineage=2, departed=(gone,))) == (B, 7)
+    assert adopted(chose_an_older_history(lineage=2, here=6, departed=(gone,))) is None, "it may have round 7"
+
+
+def test_of_which_history_a_state_is_that_an_operator_chooses_is_agreed_where_all_know_of_it() -> None:
+    """Not of a fresh worker, which is of none."""
+    older = Versions(oldest=SPOKEN.oldest, newest=LINEAGES_SINCE - 1)
+    for versions, origin, number, told in ((SPOKEN, B, 3, 2), (SPOKEN, "", 0, 0), (older, B, 3, 0)):
+        bench = standing(B, C, versions=versions, restore_epoch=5)
+        asks(bench, B, checkpoint=disk(3, lineage=2))
+        decides(bench, origin, number)
+        alive(bench, B, C, seconds=0.5)
+        roster = bench.machine.roster
+        assert (roster.restored_by, roster.resolved_round, roster.restored_lineage) == ("user-1", number, told)
+    bench = without_state(B, restore_epoch=2)
+    asks(bench, B, worker_round=LATEST)
+    hello(bench)
+    assert adopted(bench) == (B, LATEST) and not bench.machine.roster.restored_lineage, "the rules have chosen it"
 
 
 def test_a_state_that_was_given_up_is_told_to_operators_where_there_is_no_other() -> None:
