@@ -240,7 +240,9 @@ class Operators:
         """Without its vote there is no majority: nothing can be agreed on, its removal neither (spec 5.12). Also by the
         newest configuration of a journal that is not known to be committed: who has it may be the only one whose log
         serves, and counts by it (5.5)."""
-        known = [one.machine.replica.raft.configuration for one in self._world.nodes.values() if one.machine is not None]
+        known = [
+            one.machine.replica.raft.configuration for one in self._world.nodes.values() if one.machine is not None
+        ]
         committed = self._world.oracles.agreement.configuration
         voters = [one.voters for one in (*known, committed) if one is not None]
         return any(target.site in one and 2 * (len(one) - 1) <= len(one) for one in voters)
