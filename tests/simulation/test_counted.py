@@ -94,13 +94,17 @@ def test_a_part_that_lies_ready_and_is_not_given_is_found() -> None:
     assert found.value.invariant == 3
 
 
-def gives_nothing_though_it_lies_ready(world: World, node: Node, *, counted_past: bool) -> list[int]:
+def gives_nothing_though_it_lies_ready(
+    world: World, node: Node, *, counted_past: bool, told_before: bool = False
+) -> list[int]:
     """Which invariants are broken, in the eyes of the oracle, by a site that gives weight 0 to a round for which its
-    worker has given its part. `counted_past`: it has counted that round as done between."""
+    worker has given its part. `counted_past`: it has counted that round as done between; `told_before`: its worker was
+    told to train before the run went on from its present state."""
     machine, broken = node.machine, []
     assert machine is not None and node.worker is not None and node.worker.training
     oracle = CountedOracle(lambda invariant, _: broken.append(invariant), world)  # type: ignore[arg-type, return-value]
     number = node.worker.round + 1
+    oracle.trains(node, 0 if told_before else machine.roster.epoch)
     oracle.after_step(node, events.WorkerContributed(round=number, weight=1.0))
     if counted_past:
         machine.rounds.completed_round += 1
@@ -118,3 +122,4 @@ def test_a_part_whose_round_its_site_has_counted_past_is_asked_for_no_more() -> 
     assert world.run_until(lambda: node.worker is not None and node.worker.training, limit_s=5.0)
     assert gives_nothing_though_it_lies_ready(world, node, counted_past=False) == [3]
     assert not gives_nothing_though_it_lies_ready(world, node, counted_past=True)
+    assert not gives_nothing_though_it_lies_ready(world, node, counted_past=False, told_before=True), "of another state"

@@ -11,7 +11,7 @@ import pytest
 from tests.simulator.batch import attempt
 from tests.simulator.faults import Trial
 from tests.simulator.operators import Operators
-from tests.simulator.oracles_operators import BANNED_S, GONE_ON_ROUNDS, GONE_ON_S, HEARD_S, OperatorsOracle
+from tests.simulator.oracles_operators import BANNED_S, GONE_ON_ROUNDS, GONE_ON_S, HEARD_S, UNKNOWN, OperatorsOracle
 from tests.simulator.violation import Violation
 from tests.simulator.world import World
 from tests.unit.protocols.one_site import MODEL, PLANNER, A, B, C, D, record, roster_of
@@ -38,7 +38,7 @@ class Court:
         worker: Any = object()
         self.nodes = {
             site: SimpleNamespace(
-                site=site, name=site[:1], stopped=False, worker=worker, machine=SimpleNamespace(incarnation=1)
+                site=site, name=site[:1], stray="", stopped=False, worker=worker, machine=SimpleNamespace(incarnation=1)
             )
             for site in (A, B, C, D)
         }
@@ -108,6 +108,15 @@ def test_a_word_that_was_refused_is_not_carried_out_later() -> None:
         court.hears(done=False, reason="members train")
         court.world.now_s += later_s
         assert court.goes_on() == broken
+
+
+def test_a_word_of_which_nothing_is_known_where_it_was_given_may_be_carried_out_still() -> None:
+    """Its site is cut off, and asks no more; the scheduler has it, and the run stands (seed 1106, 4 sites)."""
+    court = Court()
+    court.asks()
+    court.hears(done=False, reason=f"no scheduler has answered: whether it is carried out is {UNKNOWN}")
+    court.world.now_s += 60.0
+    assert court.goes_on() == []
 
 
 def test_a_word_is_over_when_the_run_has_gone_on_since() -> None:
@@ -202,6 +211,13 @@ def test_a_newcomer_whose_peers_have_all_given_up_is_told_of_another_site() -> N
     Operators(world, 0.0)._name_others(roster_of(SiteId(founder.site), SiteId(gone.site)))
     assert newcomer.peers == (founder.site,)
     assert other.peers == (founder.site, gone.site) and founder.peers == ()
+
+
+def test_what_an_operator_says_counts_from_the_moment_in_which_his_site_hears_it() -> None:
+    """It may be the scheduler, and go on without that site in the same step (seed 1346, 4 sites)."""
+    court = banned(A)
+    court.judge.hears(court.node(B), BansChanged(sites=(D,)))
+    assert court.judge.is_wanted_out(D, BEFORE)
 
 
 def test_operators_act_in_a_run_with_them_and_in_no_other_one() -> None:

@@ -168,8 +168,7 @@ class Node:
         world, generation = self.world, self._generation
         world.steps += 1
         world.trail.append((world.now_s, self.name, self.machine.outbox.events + 1, event))
-        if isinstance(event, events.RecoverRequested):
-            world.oracles.operators.asks(self, event)
+        world.oracles.operators.hears(self, event)
         out = self.machine.handle(event, now_s=world.now_s + world.drift_s(self.site))
         for effect in out:
             if generation != self._generation:
@@ -327,7 +326,7 @@ class Node:
             case FallenBehind():
                 self.odd.reads_that_it_is_behind(worker)
             case TrainFrom(round=number):
-                self.world.oracles.training(self, number)
+                self.world.oracles.training(self, number, epoch)
                 worker.training = True
                 self._compute(worker)
             case LoadState() if worker.updating:  # one thing after the other

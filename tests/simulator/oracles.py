@@ -15,7 +15,6 @@ from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
 from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.wire.control import LeaveAnswer, LeaveRequest, RaftEnvelope
-from chaos_protocols.wishes import BansChanged
 from tests.simulator.oracles_agreement import AgreementOracle
 from tests.simulator.oracles_boundary import (
     AdmissionOracle,
@@ -112,9 +111,7 @@ class Oracles:
             return
         self.admission.of_one_run(node)
         kind = type(event)
-        if kind is BansChanged:
-            self.operators.wants_out(node, event)
-        elif kind is events.StateRestored or kind is events.RestoreFailed:
+        if kind is events.StateRestored or kind is events.RestoreFailed:
             self.operators.has_read(node)
         elif kind is events.EnvelopeReceived:
             self.recovery.delivered(node, event.neighbour)
@@ -210,9 +207,10 @@ class Oracles:
 
     # -- the worker
 
-    def training(self, node: Node, number: int) -> None:
+    def training(self, node: Node, number: int, epoch: int) -> None:
         if node.stray:
             return
+        self.counted.trains(node, epoch)
         self.rounds.training(node, number)
 
     def loaded(self, node: Node, number: int, state: str, epoch: int) -> None:

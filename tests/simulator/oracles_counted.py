@@ -44,6 +44,8 @@ class CountedOracle:
         self._offers: dict[str, tuple[Worker, int, int, int]] = {}
         """Of each site: whose part lies ready, which attempt of that worker it is, for which round, and since which
         entry the run has the state from which it was computed."""
+        self._trains: dict[str, tuple[Worker, int]] = {}
+        """Of each site: which worker was told to train, and since which entry the run had its state then."""
         self._nothing: dict[str, Tag] = {}
         """To which tag a site has given weight 0 in this step."""
         self._judged = (0, 0)
@@ -54,6 +56,16 @@ class CountedOracle:
         self.worst = 0
 
     # -- a part that lies ready
+
+    def trains(self, node: Node, epoch: int) -> None:
+        """Its worker is told to, in that epoch."""
+        if node.listening is not None:
+            self._trains[node.site] = (node.listening, self._taken_over(epoch))
+
+    def _taken_over(self, epoch: int) -> int:
+        """The entry by which the run had taken over its state then; 0: none."""
+        eras = [era.index for era in self._world.oracles.rounds.eras if era.adopted and era.index <= epoch]
+        return eras[-1] if eras else 0
 
     def contributed(self, node: Node, effect: effects.Contribute) -> None:
         """What it tells its worker in the same step may come after it: judged when the step is over."""
@@ -73,15 +85,19 @@ class CountedOracle:
             and event.weight
             and event.ready_bytes is None
         ):
-            self._offers[node.site] = (worker, worker.attempt, event.round, machine.roster.restore_epoch)
+            trains, since = self._trains.get(node.site, (None, 0))
+            since = since if trains is worker else self._taken_over(machine.roster.epoch)
+            self._offers[node.site] = (worker, worker.attempt, event.round, since)
         offer = self._offers.get(node.site)
         if offer is not None and machine.rounds.completed_round >= offer[2]:
             del self._offers[node.site]
         tag = self._nothing.pop(node.site, None)
         if tag is None or not self._lies_ready(node, tag.round):
             return
-        if offer is not None and offer[3] != machine.roster.restore_epoch:
-            return  # another state is the run's since: it could not read its checkpoint in its time (spec 13.6)
+        if offer is not None and offer[3] != self._taken_over(machine.roster.epoch):
+            # Another state is the run's since its worker was told to train: it could not read its checkpoint in its
+            # time, or an operator has decided meanwhile. It gets that one first, be it an equal one (spec 13.6, 13.9).
+            return
         if machine.leaving:
             return  # its worker, which is to go, may go on for as long as it takes to be told
         if machine.roster.bounds_of(tag.round).clip_radius and not machine.rounds.digest:

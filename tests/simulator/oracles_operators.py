@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects, events
 from chaos_protocols.agreement.commands import SetRestorePoint
@@ -95,12 +95,19 @@ class OperatorsOracle:
         self._wanted.pop(node.site, None)
         self._reading.pop(node.site, None)
 
-    def asks(self, node: Node, event: events.RecoverRequested) -> None:
+    def hears(self, node: Node, event: Any) -> None:
         """It is about to be handled: all that follows may follow at once."""
+        if isinstance(event, events.RecoverRequested):
+            self.asks(node, event)
+        elif isinstance(event, BansChanged) and not node.stray:
+            self.wants_out(node, event)
+
+    def asks(self, node: Node, event: events.RecoverRequested) -> None:
+        """An operator decides."""
         self.asked[event.request] = Asked(node.site, self._world.now_s, event.origin, event.round)
 
     def wants_out(self, node: Node, event: BansChanged) -> None:
-        """It was handled."""
+        """Whom an operator wants out, all of them."""
         before = self._wanted.get(node.site, {})
         self._wanted[node.site] = {site: before.get(site, self._world.now_s) for site in event.sites}
 
@@ -110,8 +117,10 @@ class OperatorsOracle:
         if asked is None:
             return  # of another kind
         if not effect.done:
+            if UNKNOWN in effect.reason:
+                return  # it may be carried out still, as long as the run stands (spec 13.7)
             asked.refused_s, asked.why = self._world.now_s, effect.reason
-            if asked.entry and UNKNOWN not in effect.reason:
+            if asked.entry:
                 self._fail(
                     8,
                     f"{node.name} tells its operator that {effect.request} is not done ({effect.reason}), and entry "
