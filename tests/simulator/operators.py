@@ -237,15 +237,11 @@ class Operators:
         return self._world.seed % SEEDS_APART != COPIES and not self._world.liar
 
     def _is_needed(self, target: Node) -> bool:
-        """Without its vote there is no majority: nothing can be agreed on, its removal neither (spec 5.12). Also by the
-        newest configuration of a journal that is not known to be committed: who has it may be the only one whose log
-        serves, and counts by it (5.5)."""
-        known = [
-            one.machine.replica.raft.configuration for one in self._world.nodes.values() if one.machine is not None
-        ]
-        committed = self._world.oracles.agreement.configuration
-        voters = [one.voters for one in (*known, committed) if one is not None]
-        return any(target.site in one and 2 * (len(one) - 1) <= len(one) for one in voters)
+        """Without it nobody can be elected, and nothing be agreed on, its removal neither (spec 5.5, 5.12): by what is
+        in the journals of the others, also of an entry that is not known to be committed."""
+        logs = {node.site: _log_of(node) for node in self._world.nodes.values() if not self._world.bans.is_out(node)}
+        logs.pop(target.site, None)
+        return not any(_could_be_elected(site, logs) for site in logs)
 
     def _wants_out(self, node: Node, target: Node) -> None:
         if self._ban is not None and self._ban[0] is target:
@@ -345,6 +341,26 @@ def _offered_by(node: Node) -> tuple[int, int]:
         node.worker.round if node.worker is not None else 0,
         max((one.round for one in node.keeper.files), default=0),
     )
+
+
+Log = tuple[tuple[int, int], tuple[str, ...]]
+"""Term and index of its last entry, and who has a vote by its newest configuration."""
+
+
+def _log_of(node: Node) -> Log:
+    """As it is in its journal."""
+    entries, snapshot = node.disk.entries, node.disk.snapshot
+    ends = (entries[-1].term, entries[-1].index) if entries else (snapshot.term, snapshot.index) if snapshot else (0, 0)
+    changes = [one.configuration for one in entries if one.configuration is not None]
+    newest = changes[-1] if changes else snapshot.configuration if snapshot else None
+    return ends, newest.voters if newest is not None else ()
+
+
+def _could_be_elected(site: str, logs: dict[str, Log]) -> bool:
+    """By those that have a vote by its own journal, and are there."""
+    ends, voters = logs[site]
+    grant = [one for one in voters if one in logs and (0, 0) < logs[one][0] <= ends]
+    return site in voters and 2 * len(grant) > len(voters)
 
 
 def _start_worker(node: Node) -> None:
