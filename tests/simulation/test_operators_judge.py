@@ -11,6 +11,7 @@ import pytest
 from tests.simulator.batch import attempt
 from tests.simulator.faults import Trial
 from tests.simulator.operators import Operators
+from tests.simulator.operators import could_be_elected
 from tests.simulator.oracles_operators import BANNED_S, GONE_ON_ROUNDS, GONE_ON_S, HEARD_S, UNKNOWN, OperatorsOracle
 from tests.simulator.violation import Violation
 from tests.simulator.world import World
@@ -218,6 +219,15 @@ def test_what_an_operator_says_counts_from_the_moment_in_which_his_site_hears_it
     court = banned(A)
     court.judge.hears(court.node(B), BansChanged(sites=(D,)))
     assert court.judge.is_wanted_out(D, BEFORE)
+
+
+def test_whose_vote_a_majority_needs_is_told_from_what_lies_in_the_journals_of_the_others() -> None:
+    """Seed 811, 3 sites: C has an entry that takes its own vote, and grants none to B, whose log is shorter."""
+    lagging = {B: ((2, 9), (A, B, C)), C: ((2, 10), (A, B))}
+    assert not any(could_be_elected(site, lagging) for site in lagging)
+    level = {B: ((2, 10), (A, B, C)), C: ((2, 10), (A, B, C))}
+    assert could_be_elected(B, level) and could_be_elected(C, level)
+    assert not could_be_elected(B, {B: ((2, 10), (A, B, C)), C: ((0, 0), ())}), "an empty log grants nothing (spec 5.6)"
 
 
 def test_operators_act_in_a_run_with_them_and_in_no_other_one() -> None:

@@ -9,8 +9,6 @@ OPEN: Mapping[str, int] = {
     "python -m tests.simulator 533 --sites 7 --operators": 3,
     "python -m tests.simulator 529 --sites 3 --operators": 8,
     "python -m tests.simulator 785 --sites 7 --operators": 8,
-    "python -m tests.simulator 1071 --sites 5 --operators": 8,
-    "python -m tests.simulator 1142 --sites 4 --operators": 8,
     "python -m tests.simulator 984 --sites 2 --operators": 10,
     "python -m tests.simulator 1297 --sites 3 --operators": 10,
     "python -m tests.simulator 1473 --sites 5 --operators": 10,

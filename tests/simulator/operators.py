@@ -241,7 +241,7 @@ class Operators:
         in the journals of the others, also of an entry that is not known to be committed."""
         logs = {node.site: _log_of(node) for node in self._world.nodes.values() if not self._world.bans.is_out(node)}
         logs.pop(target.site, None)
-        return not any(_could_be_elected(site, logs) for site in logs)
+        return not any(could_be_elected(site, logs) for site in logs)
 
     def _wants_out(self, node: Node, target: Node) -> None:
         if self._ban is not None and self._ban[0] is target:
@@ -356,7 +356,7 @@ def _log_of(node: Node) -> Log:
     return ends, newest.voters if newest is not None else ()
 
 
-def _could_be_elected(site: str, logs: dict[str, Log]) -> bool:
+def could_be_elected(site: str, logs: dict[str, Log]) -> bool:
     """By those that have a vote by its own journal, and are there."""
     ends, voters = logs[site]
     grant = [one for one in voters if one in logs and (0, 0) < logs[one][0] <= ends]
