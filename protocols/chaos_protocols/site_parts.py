@@ -56,8 +56,9 @@ class SiteParts:
         self.planner = planner
         self.outbox = Outbox(facts, settings, now_s=now_s)
         last_known = last_known_roster(roster, entries, keys.signer)
+        reached = facts.reached
         self.replica = RosterReplica(
-            facts.site, raft, roster, last_known, keys=keys, rules=facts.reached.rules, now_s=now_s
+            facts.site, raft, roster, last_known, keys=keys, rules=reached.rules, agreed=reached.applied, now_s=now_s
         )
         self.network = Network(self.outbox, self.replica)
         self.link_keys = LinkKeys(self.outbox, self.replica, self.network)

@@ -303,5 +303,47 @@ THOUGHT = (
             ),
         ),
         test="test_operators_word:test_who_took_a_history_along_that_was_given_up_may_have_what_the_operator_chose",
+        row=196,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:_leads_from",
+                "if mandate.term < newest:",
+                "if False:",
+            ),
+        ),
+        test="test_mandates:test_who_has_led_once_gives_itself_no_mandate_later",
+    ),
+    Undone(
+        row=196,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:_newest_term",
+                "core.noted_agreed",
+                "index",
+            ),
+        ),
+        test="test_mandates:test_nor_does_it_where_a_site_was_started_anew",
+    ),
+    Undone(
+        row=197,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:fault_of_mandate",
+                "if mandate is None:",
+                "if True:",
+            ),
+        ),
+        test="test_mandates:test_a_leader_leaves_no_mandate_for_a_term_to_come",
+    ),
+    Undone(
+        row=198,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:_votes",
+                "core.ballots.values()",
+                "core.ballots[voter] for voter in sorted(core.ballots)",
+            ),
+        ),
+        test="test_mandates:test_a_leader_shows_the_votes_that_elected_it_however_many_have_confirmed_it_since",
     ),
 )

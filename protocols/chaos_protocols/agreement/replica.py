@@ -56,9 +56,10 @@ class RosterReplica:
         *,
         keys: KeyRing,
         rules: int = 0,
+        agreed: int = 0,
         now_s: float,
     ) -> None:
-        """`rules`: those that this site's journal has noted as agreed."""
+        """`rules`: those that this site's journal has noted as agreed; `agreed`: up to which entry."""
         self.site = site
         self.keys = keys
         """Which keys count for whom."""
@@ -92,7 +93,7 @@ class RosterReplica:
         this site ever was of the run."""
         self.late = ""
         """Of what is applied now, and was agreed some time ago: that it was."""
-        self._rules = rules
+        self._rules, self._agreed = rules, agreed
         self._tell_rules(last_known.run_id, roster)
 
     @property
@@ -165,7 +166,7 @@ class RosterReplica:
     def _tell_rules(self, run_id: str, agreed: Roster) -> None:
         """Rules that were agreed hold for good, also while it is not known again, after a restart, that they were."""
         self._rules = max(self._rules, agreed.rules)
-        self.raft.in_run(run_id, proof_needed=self._rules >= PROOFS_SINCE)
+        self.raft.in_run(run_id, proof_needed=self._rules >= PROOFS_SINCE, agreed=self._agreed)
 
     def unproven(self, effect: Unproven) -> list[SiteEffect]:
         """Told once for each claim."""

@@ -58,7 +58,8 @@ class Core:
     leader. `heard`: voters that answered in the current campaign; `votes`: those of them that said yes.
 
     What leaders show (`proof.py`): `proof_needed`: nobody is believed without; `vouched`: who sends the message of this
-    call may lead, as those who vote say; `ballots`: votes of this term for this
+    call may lead, as those who vote say; `noted_agreed`: up to this entry the log was agreed on, as a former life of this
+    site has noted; `ballots`: votes of this term for this
     site; `proven`: term and leader that were shown; `asked`: of whom, and when; `in_vain`: when somebody's proof was
     none."""
 
@@ -73,6 +74,7 @@ class Core:
     run_id: str = ""
     proof_needed: bool = False
     vouched: bool = True
+    noted_agreed: int = 0
     ballots: dict[SiteId, Vote] = field(default_factory=dict)
     gathered_s: float = NEVER_S
     proven: tuple[int, SiteId] | None = None
@@ -256,8 +258,8 @@ class Core:
 
     # --- what leaders show
 
-    def in_run(self, run_id: str, *, proof_needed: bool) -> None:
-        self.run_id, self.proof_needed = run_id, proof_needed
+    def in_run(self, run_id: str, *, proof_needed: bool, agreed: int) -> None:
+        self.run_id, self.proof_needed, self.noted_agreed = run_id, proof_needed, agreed
 
     def keep_vote(self, vote: Vote) -> None:
         self.ballots[vote.voter] = vote

@@ -19,6 +19,7 @@ def receive_append(core: Core, source: SiteId, message: AppendRequest, now_s: fl
     fault = fault_of_entries(message.entries, message.previous_index, message.previous_term)
     if fault is None and message.entries and message.entries[-1].term > message.term:
         fault = f"an entry of term {message.entries[-1].term} in an append of term {message.term}"
+    fault = fault or next(filter(None, map(proof.fault_of_mandate, message.entries)), None)
     if fault is not None:
         core.breaks_rules(source, fault)
     elif message.term < core.term:
@@ -115,6 +116,8 @@ def receive_snapshot(core: Core, source: SiteId, message: SnapshotRequest, now_s
     fault = fault_of(snapshot.configuration)
     if fault is None and not 0 < snapshot.term <= message.term:
         fault = f"a snapshot of term {snapshot.term} in term {message.term}"
+    if fault is None and any(one.term > snapshot.term or one.index > snapshot.index for one in snapshot.mandates):
+        fault = "a snapshot with a mandate of what comes after it"
     if fault is not None:
         core.breaks_rules(source, fault)
         return

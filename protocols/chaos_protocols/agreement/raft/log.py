@@ -111,9 +111,9 @@ class Log:
         newest, before = self._configurations[-1], self._configurations[-2:-1]
         return [newest] if newest[0] <= committed else [newest, *before]
 
-    def mandates_until(self, index: int) -> tuple[Mandate, ...]:
+    def mandates_between(self, after: int, until: int) -> tuple[Mandate, ...]:
         """One for each leader, its last: who follows it believes what it said of its own term before."""
-        last = {(one.term, one.leader): one for one in self.mandates if one.index <= index}
+        last = {(one.term, one.leader): one for one in self.mandates if after < one.index <= until}
         return tuple(last.values())[-MANDATES_MAX:]
 
     def configuration_at(self, index: int) -> Configuration:

@@ -293,10 +293,11 @@ class RaftMachine:
 
     # --- what leaders show
 
-    def in_run(self, run_id: str, *, proof_needed: bool) -> None:
+    def in_run(self, run_id: str, *, proof_needed: bool, agreed: int = 0) -> None:
         """Which run this is, as its votes are to say; `proof_needed`: its sites have agreed that a leader of a newer
-        term is believed when it shows its votes."""
-        self._core.in_run(run_id, proof_needed=proof_needed)
+        term is believed when it shows its votes. `agreed`: up to this entry the log was agreed on before this site was
+        started, as it has noted."""
+        self._core.in_run(run_id, proof_needed=proof_needed, agreed=agreed)
 
     def keys_changed(self, *, now_s: float) -> list[Effect]:
         """Of some site another key counts than before."""
@@ -393,7 +394,7 @@ class RaftMachine:
         if index <= core.log.base_index or term is None:
             return []
         configuration = core.log.configuration_at(index)
-        mandates = core.log.mandates_until(index)
+        mandates = core.log.mandates_between(-1, index)
         core.replace_prefix(
             Snapshot(index=index, term=term, configuration=configuration, state=state, mandates=mandates, chain=chain)
         )

@@ -17,10 +17,10 @@ from chaos_protocols.agreement.raft.config import majority
 from chaos_protocols.agreement.raft.core import Core
 from chaos_protocols.agreement.raft.effects import Role, Unproven
 from chaos_protocols.agreement.raft.messages import (
-    MANDATES_MAX,
     VOTES_SHOWN_MAX,
     Configuration,
     LeaderProof,
+    LogEntry,
     Mandate,
     ProofRequest,
     Vote,
@@ -139,13 +139,26 @@ def mandate_for(core: Core, index: int, configuration: Configuration | None) -> 
 
 def show(core: Core, site: SiteId, since: int | None) -> None:
     """To a follower: the votes; with `since` the mandates after that index, too."""
-    mandates = () if since is None else tuple(one for one in core.log.mandates if one.index > since)[-MANDATES_MAX:]
+    mandates = () if since is None else core.log.mandates_between(since, core.log.last_index)
     proof = LeaderProof(term=core.term, leader=core.site, votes=_votes(core), mandates=mandates)
     core.send(site, proof)
 
 
 def _votes(core: Core) -> tuple[Vote, ...]:
-    return tuple(core.ballots[voter] for voter in sorted(core.ballots))[:VOTES_SHOWN_MAX]
+    """In the order in which they came: those that elected it first, for who was away since before knows no others."""
+    return tuple(core.ballots.values())[:VOTES_SHOWN_MAX]
+
+
+def fault_of_mandate(entry: LogEntry) -> str | None:
+    """Why this cannot be the mandate of who proposed the entry, or None. One for a term to come would do in place of
+    the votes for that."""
+    mandate, configuration = entry.mandate, entry.configuration
+    if mandate is None:
+        return None
+    voters = () if configuration is None else tuple(sorted(configuration.voters))
+    if (mandate.term, mandate.index, mandate.voters) == (entry.term, entry.index, voters):
+        return None
+    return f"entry {entry.index} has a mandate of something else"
 
 
 def receive_proof_request(core: Core, source: SiteId, message: ProofRequest, now_s: float) -> None:
@@ -204,17 +217,29 @@ def is_elected(core: Core, message: LeaderProof) -> bool:
 def _leads_from(core: Core, index: int, configuration: Configuration, message: LeaderProof) -> bool:
     voters = frozenset(configuration.voters)
     led = next(((one.term, one.leader) for one in reversed(core.log.mandates) if one.index <= index), None)
+    newest = _newest_term(core, index)
     for mandate in message.mandates:
         if mandate.index <= max(index, core.commit_index):
             continue  # what is agreed on here is known here: votes up to there may be of keys that count no more
         leader = (mandate.term, mandate.leader)
+        if mandate.term < newest:
+            return False  # its votes are true ones, of a leader whose time is over: it changed nothing after this
         if leader != led and not _majority_for(core, *leader, mandate.votes, voters):
             return False
         if not _is_signed(core, mandate):
             return False
-        index, voters, led = mandate.index, frozenset(mandate.voters), leader
+        index, voters, led, newest = mandate.index, frozenset(mandate.voters), leader, mandate.term
     claim = (message.term, message.leader)
+    if message.term < newest:
+        return False
     return claim == led or _majority_for(core, *claim, message.votes, voters)
+
+
+def _newest_term(core: Core, index: int) -> int:
+    """What follows in a log that has the entry at `index` is of no earlier term than what is agreed on in it."""
+    log = core.log
+    terms = (log.term_at(one) for one in (index, core.commit_index, core.noted_agreed))
+    return max(term for term in terms if term is not None)
 
 
 def _majority_for(core: Core, term: int, leader: SiteId, votes: Iterable[Vote], voters: Collection[SiteId]) -> bool:

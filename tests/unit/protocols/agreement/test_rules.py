@@ -43,6 +43,12 @@ def test_what_was_noted_holds_after_a_restart() -> None:
     assert [type(one.message) for _, one in sent(found, RaftEnvelope)] == [ProofRequest]
 
 
+def test_up_to_where_it_was_agreed_is_known_to_the_agreement_after_a_restart() -> None:
+    """Who led before that leads nothing that follows (`test_proofs`)."""
+    bench = restarted(entries=(RULES,), reached=Reached(rules=PROOFS_SINCE, applied=EPOCH + 1))
+    assert bench.machine.raft._core.noted_agreed == EPOCH + 1
+
+
 def test_it_is_noted_when_it_is_agreed() -> None:
     bench = restarted()
     assert not [one for one in bench.hear(A, entries_of(9, RULES)) if isinstance(one, NoteReached)]
