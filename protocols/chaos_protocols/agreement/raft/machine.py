@@ -295,7 +295,7 @@ class RaftMachine:
 
     def in_run(self, run_id: str, *, proof_needed: bool, agreed: int = 0) -> None:
         """Which run this is, as its votes are to say; `proof_needed`: its sites have agreed that a leader of a newer
-        term is believed when it shows its votes. `agreed`: so far the log was agreed on in a former life, by its note."""
+        term is believed when it shows its votes. `agreed`: up to where it has noted, before its start, that all is."""
         self._core.in_run(run_id, proof_needed=proof_needed, agreed=agreed)
 
     def keys_changed(self, *, now_s: float) -> list[Effect]:
