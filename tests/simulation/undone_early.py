@@ -232,8 +232,8 @@ EARLY = (
         patches=(
             Patch(
                 f"{REPORTS}.newest_round",
-                "roster.resolved_round, *known)",
-                "roster.resolved_round, *known, *(one.known_round for one, _ in self._newest.values()))",
+                "max(self._facts.roster.resolved_round, ",
+                "max(self._facts.roster.resolved_round, *(one.known_round for one, _ in self._newest.values()), ",
             ),
         ),
         stories=("103",),

@@ -11,8 +11,8 @@ NEWEST = (
         patches=(
             Patch(
                 "chaos_protocols.scheduler.reports:Reports.newest_round",
-                "max(own.known_round, ",
-                "max(",
+                "self.of_members()",
+                "self.told_by_members()",
             ),
         ),
         test="test_operator:test_what_the_scheduler_did_since_its_own_last_beat_may_have_gone_with_a_failed_site_too",

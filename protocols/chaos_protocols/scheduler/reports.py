@@ -84,14 +84,19 @@ class Reports:
         return report if report is not None and report.incarnation == record.incarnation else None
 
     def of_members(self) -> dict[SiteId, SiteStatus]:
-        """Of every member that has reported, and of this site."""
-        facts = self._facts
-        found = {facts.site: facts.own_report()}
-        for record in facts.roster.sites:
-            report = self.of(record) if record.state == "member" else None
-            if report is not None:
-                found[record.site] = report
-        return found
+        """Of every member that has reported, and of this site as of now: what it told itself with its last beat may have
+        been outrun since."""
+        own = {self._facts.site: self._facts.own_report()}
+        return own | self._told() | own
+
+    def told_by_members(self) -> dict[SiteId, SiteStatus]:
+        """The same, but of this site, too, as it has told with its last beat: where sites are compared, none is to be
+        ahead of the others."""
+        return {self._facts.site: self._facts.own_report()} | self._told()
+
+    def _told(self) -> dict[SiteId, SiteStatus]:
+        members = (record for record in self._facts.roster.sites if record.state == "member")
+        return {record.site: report for record in members if (report := self.of(record)) is not None}
 
     def of_leavers(self, counting: Iterable[SiteId]) -> dict[SiteId, SiteStatus]:
         """Of those of these sites that have left the roster, and have their last rounds yet to do."""
@@ -146,17 +151,14 @@ class Reports:
         return self.newest_round() if self.lived_through() else ROUNDS_MAX
 
     def newest_round(self) -> int:
-        """The newest round that a member knows to have been done. This site knows it as of now: what it reported at its
-        last beat may have been outrun since."""
-        own, known = self._facts.own_report(), (report.known_round for report in self.of_members().values())
-        return max(own.known_round, self._facts.roster.resolved_round, *known)
+        """The newest round that a member knows to have been done."""
+        return max(self._facts.roster.resolved_round, *(report.known_round for report in self.of_members().values()))
 
     def done_rounds(self) -> dict[SiteId, int]:
         """Until which round members are that have reported since a round was last resolved, and this one. What was done
         before may have to be done once more: by a start that was none yet, or since the run went back."""
-        facts, resolved = self._facts, self._facts.roster.resolved_epoch
-        done = {site: one.done_round for site, one in self.of_members().items() if one.epoch >= resolved}
-        return done | {facts.site: facts.done_round}
+        resolved = self._facts.roster.resolved_epoch
+        return {site: one.done_round for site, one in self.of_members().items() if one.epoch >= resolved}
 
     def active_sites(self) -> frozenset[SiteId]:
         """Members whose workers have the state and train, as far as they have reported."""

@@ -63,7 +63,7 @@ class WaitsWatch:
         if now_s < self._look_s:
             return None
         self._look_s = now_s + facts.settings.beat_s
-        reports = self._reports.of_members()
+        reports = self._reports.told_by_members()
         self._note_rests(reports, now_s)
         self._note_behind(reports, now_s)
         tag = self._note_waits(reports, now_s)

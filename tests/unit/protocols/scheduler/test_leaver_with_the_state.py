@@ -217,3 +217,16 @@ def test_where_all_end_at_once_nobody_is_left_to_wait() -> None:
         alive(bench, B, C, seconds=1.0)
         bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
         assert departure(bench).newest_round == newest
+
+
+def test_whose_worker_has_just_lost_the_state_at_the_scheduler_does_not_count_as_one_that_ends() -> None:
+    """What the scheduler's own site has told itself with its last beat is of before."""
+    roster = roster_of(A, B, restore_epoch=LINEAGE, resolved_round=REACHED, first_round=REACHED + 1)
+    bench = leader_of(roster=msgspec.structs.replace(roster, **spoken(roster)))
+    holds(bench, REACHED, "digest")
+    trains = msgspec.structs.replace(report(bench), done_round=REACHED, known_round=REACHED, worker_round=REACHED)
+    bench.machine.tell(A, trains)
+    bench.hear(B, trains)
+    assert not bench.machine.own_report().worker_round, "it has lost the state since"
+    bench.hear(B, LeaveRequest(incarnation=1, reason="done", keeps=OWN))
+    assert (departure(bench).lineage, departure(bench).newest_round) == (LINEAGE, REACHED + 1)
