@@ -84,8 +84,8 @@ class Reports:
         return report if report is not None and report.incarnation == record.incarnation else None
 
     def of_members(self) -> dict[SiteId, SiteStatus]:
-        """Of every member that has reported, and of this site as of now: what it told itself with its last beat may have
-        been outrun since."""
+        """Of every member that has reported, and of this site as of now: what it told itself with its last beat may be
+        over."""
         own = {self._facts.site: self._facts.own_report()}
         return own | self._told() | own
 
