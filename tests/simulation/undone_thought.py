@@ -303,6 +303,11 @@ THOUGHT = (
             ),
         ),
         test="test_operators_word:test_who_took_a_history_along_that_was_given_up_may_have_what_the_operator_chose",
+        row=200,
+        patches=(Patch("chaos_protocols.links.network:Network._forget_shown", "shown.pop(site, None)", "pass"),),
+        test="test_open_admission:test_the_start_and_the_key_that_it_showed_are_forgotten_with_it",
+    ),
+    Undone(
         row=199,
         patches=(Patch("chaos_protocols.scheduler.reports:Reports.ending_sites", "of_members", "told_by_members"),),
         test="test_leaver_with_the_state:test_whose_worker_has_just_lost_the_state_at_the_scheduler_does_not_count_as_one_that_ends",

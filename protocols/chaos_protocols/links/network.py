@@ -16,7 +16,7 @@ from chaos_protocols.links.liveness import LinkTable
 from chaos_protocols.links.naming import RunNaming
 from chaos_protocols.links.refusals import FOR_GOOD, NEWER_LINK_S, Refusals
 from chaos_protocols.links.router import Router
-from chaos_protocols.links.site_versions import SiteVersions
+from chaos_protocols.links.site_versions import KNOWN_MAX, SiteVersions
 from chaos_protocols.links.steps import Steps
 from chaos_protocols.names import SiteId, other_run, short
 from chaos_protocols.outbox import Outbox
@@ -200,6 +200,15 @@ class Network:
             self.versions.forget(site)
             self.steps.forget(site)
             self.router.overlay.forget_link(site)
+            self._forget_shown(site)
+        if max(len(self.incarnations), len(self._keys)) >= KNOWN_MAX:
+            for site in {*self.incarnations, *self._keys} - {self._site, *self.links.neighbours}:
+                if not self._was_in_run(site):
+                    self._forget_shown(site)
+
+    def _forget_shown(self, site: SiteId) -> None:
+        for shown in (self.incarnations, self._keys, self._told_early):
+            shown.pop(site, None)
 
     def _was_in_run(self, site: SiteId) -> bool:
         """It is, or was, as far as is remembered."""

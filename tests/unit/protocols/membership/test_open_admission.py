@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import msgspec
+from tests.rigs.keys import RigKeys
 from tests.unit.protocols.links.test_router import report
 from tests.unit.protocols.membership.test_belief import forged
 from tests.unit.protocols.one_site import A, B, Bench, C, D, E, heartbeat, link, roster_of, router_of
 
 from chaos_protocols import events
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.links.link_state import REPORTS_EACH_MAX
 from chaos_protocols.links.liveness import GONE_MAX
+from chaos_protocols.links.site_versions import KNOWN_MAX
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.steps import STEPS_TOLD_MAX, SiteStep
 from chaos_protocols.wire.versions import SPOKEN
 
@@ -62,6 +66,31 @@ def test_who_was_linked_once_is_not_remembered_for_ever() -> None:
     assert set(network.links.neighbours) == {A, C} | kept
     assert {one.message.neighbour for one in network.router.overlay.envelopes() if one.source == B} <= {A, C} | kept
     assert len(network.versions._met) <= GONE_MAX + 2 and len(network.steps._known) <= GONE_MAX + 2
+
+
+def test_the_start_and_the_key_that_it_showed_are_forgotten_with_it() -> None:
+    """Of whom the run knows they are kept: whoever has a former key of such a site is not let in again."""
+    bench = Bench(B, LINE, ring=KeyRing(RigKeys(B))).up(A)
+    members, shown = KeyChain(first=RigKeys(C).public_key), bench.machine.network
+    bench.handle(events.LinkUp(site=C, incarnation=1, address="", chain=members))
+    bench.handle(events.LinkLost(site=C, incarnation=1, reason="cut"))
+    for number in range(1, 3 * GONE_MAX):
+        chain = KeyChain(first=RigKeys(key(number)).public_key)
+        bench.handle(events.LinkUp(site=key(number), incarnation=1, address="", chain=chain), after_s=0.01)
+        bench.handle(events.LinkLost(site=key(number), incarnation=1, reason="it went"))
+        bench.wait(0.1)
+    bench.wait(30.0)
+    assert set(shown.incarnations) == {A, B, C, *(key(number) for number in range(2 * GONE_MAX, 3 * GONE_MAX))}
+    assert len(shown._keys) == GONE_MAX + 1 and shown.spoke_with(C) == members
+
+
+def test_of_who_was_of_the_run_long_ago_and_never_had_a_link_here_not_all_are_remembered_either() -> None:
+    bench = Bench(B, LINE).up(A, C)
+    network = bench.machine.network
+    for number in range(1, KNOWN_MAX + 1):
+        network.saw_incarnation(key(number), 1, KeyChain(first=b"k" * 32))
+    bench.wait(1.0)
+    assert set(network.incarnations) == {A, B, C} and not network._keys
 
 
 def test_a_member_that_is_down_and_a_peer_are_remembered_whatever_comes_and_goes() -> None:
