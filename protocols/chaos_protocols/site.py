@@ -70,6 +70,8 @@ class SiteMachine(SiteParts):
             self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler, self.link_keys
         )
         self._timer_s: float | None = None
+        self._unfit_told: set[str] = set()
+        """Kinds of commands of which it was told that one cannot be agreed on."""
         self._deposed = False
         """This site gave up the role, and has not looked since whether it may lead again."""
         self.parts = self._table()
@@ -332,7 +334,13 @@ class SiteMachine(SiteParts):
         on until the entry's fate is known (spec 6.7)."""
         if self.network.versions.holds_back(command, self.roster, self.outbox.emit):
             return False
-        index, effects = self.raft.propose(encode_command(command), configuration=configuration, now_s=self.now_s)
+        data, kind = encode_command(command), type(command).__name__
+        if unfit := self.replica.unfit(data):
+            if kind not in self._unfit_told:
+                self._unfit_told.add(kind)
+                self.record("refused", kind, "it cannot be agreed on", "refused", None, unfit)
+            return False
+        index, effects = self.raft.propose(data, configuration=configuration, now_s=self.now_s)
         if index is not None:
             self.scheduler.appended(index)
             if first_round is not None:

@@ -303,6 +303,33 @@ THOUGHT = (
             ),
         ),
         test="test_operators_word:test_who_took_a_history_along_that_was_given_up_may_have_what_the_operator_chose",
+        row=201,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.pace:Pace.first_round",
+                "sum(map(_size_bytes, roster.views)) > VIEWS_AHEAD_BYTES_MAX",
+                "False",
+            ),
+        ),
+        test="test_long_commands:test_changes_that_begin_ever_later_have_no_more_views_than_a_command_can_name",
+    ),
+    Undone(
+        row=202,
+        patches=(Patch("chaos_protocols.site:SiteMachine.propose", "self.replica.unfit(data)", '""'),),
+        test="test_long_commands:test_a_change_that_no_site_could_read_is_not_proposed_and_ends_no_scheduler",
+    ),
+    Undone(
+        row=202,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.replica:RosterReplica.compact",
+                " if len(state) <= SNAPSHOT_BYTES_MAX else []",
+                "",
+            ),
+        ),
+        test="test_long_commands:test_a_roster_that_no_message_could_carry_does_not_take_the_place_of_the_log",
+    ),
+    Undone(
         row=200,
         patches=(Patch("chaos_protocols.links.network:Network._forget_shown", "shown.pop(site, None)", "pass"),),
         test="test_open_admission:test_the_start_and_the_key_that_it_showed_are_forgotten_with_it",

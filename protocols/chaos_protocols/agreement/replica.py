@@ -18,7 +18,13 @@ from chaos_protocols.agreement.commands import (
 )
 from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft import Effect, RaftMachine, Unproven
-from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
+from chaos_protocols.agreement.raft.messages import (
+    COMMAND_BYTES_MAX,
+    SNAPSHOT_BYTES_MAX,
+    Configuration,
+    LogEntry,
+    Snapshot,
+)
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import Effect as SiteEffect
 from chaos_protocols.effects import Record
@@ -200,13 +206,24 @@ class RosterReplica:
             )
         ]
 
+    def unfit(self, command: bytes) -> str:
+        """Why a command cannot be agreed on, so that it must not be proposed; empty: it can."""
+        if len(command) > COMMAND_BYTES_MAX:
+            return f"it takes {len(command)} bytes, and {COMMAND_BYTES_MAX} are allowed"
+        try:
+            decode_command(command)
+        except (msgspec.DecodeError, ValueError) as error:
+            return f"no site could read it: {error}"
+        return ""
+
     def compact(self) -> list[Effect]:
-        """Replace the log by the roster, if it has grown long."""
+        """Replace the log by the roster, if it has grown long, and that is not too long for a message itself."""
         snapshot = self.raft.snapshot
         first = snapshot.index if snapshot is not None else 0
         if self.applied - first < COMPACT_AFTER_ENTRIES:
             return []
-        return self.raft.compact(self.applied, encode_roster(self.roster), self.chain.head)
+        state = encode_roster(self.roster)
+        return self.raft.compact(self.applied, state, self.chain.head) if len(state) <= SNAPSHOT_BYTES_MAX else []
 
     def role_changed(self, leader: SiteId | None, *, leads: bool, now_s: float) -> bool:
         """Whether this site got, or lost, the scheduler's role."""

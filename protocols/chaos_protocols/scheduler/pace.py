@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from chaos_protocols.agreement.roster import View
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.smoothing import smoothed
 
@@ -19,8 +20,20 @@ VIEWS_AHEAD_MAX = 32
 """Views that wait for their rounds: the next change begins with the last of them, and takes its place. Half of those
 that a roster has room for."""
 
+VIEWS_AHEAD_BYTES_MAX = 512 << 10
+"""Nor may they be longer than this together: the next command names them all, and one more."""
+
+SITE_BYTES = 36
+"""What a site takes in a view."""
+
 ROUNDS_TIMED_MIN, ROUNDS_TIMED_MAX = 5, 31
 """For the usual round: the first ones load and compile."""
+
+
+def _size_bytes(view: View) -> int:
+    """About: of what grows with the sites."""
+    sites = len(view.members) + len(view.listeners) + 2 * sum(len(tree.parent) for tree in view.plan.trees)
+    return SITE_BYTES * sites + len(view.plan.reason)
 
 
 class Pace:
@@ -65,7 +78,8 @@ class Pace:
         begun = max(facts.done_round, facts.contributed_round) if runs else facts.done_round
         margin = 0
         held = roster.replication is not None and roster.replication.hold_s > 0.0  # rounds wait for that very change
-        crowded = len(roster.views) > VIEWS_AHEAD_MAX  # commits that take ever longer, while no round is done
+        # Commits that take ever longer, while no round is done.
+        crowded = len(roster.views) > VIEWS_AHEAD_MAX or sum(map(_size_bytes, roster.views)) > VIEWS_AHEAD_BYTES_MAX
         if not held and not crowded and runs and self.round_s is not None and self.round_s > 0:
             margin = min(MARGIN_ROUNDS_MAX, int(MARGIN_COMMITS * self.commit_s / self.round_s))
         known = roster.views[-1].first_round if roster.views else 1
