@@ -129,7 +129,10 @@ class LinkMeter:
         if ready.port == 0:
             raise ProbeError(f"the neighbour: {ready.reason}")
         await asyncio.sleep(IPERF_START_S)
-        host, _ = split_address(self._address_of(site))
+        try:
+            host, _ = split_address(self._address_of(site))
+        except (KeyError, ValueError):
+            raise ProbeError("it is not known where the neighbour listens") from None
         return await iperf.measure(host, ready.port, seconds=IPERF_SECONDS, form=form)
 
     @staticmethod

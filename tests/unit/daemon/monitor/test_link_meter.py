@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.probe import IPERF_WANT, IperfHeader, encode
+from chaos_protocols.wire.probe import IPERF_READY, IPERF_WANT, IperfHeader, encode
 from chaosd.metrics import Metrics
 from chaosd.monitor import link_meter as measuring
 from chaosd.monitor.link_meter import LinkMeter
@@ -145,3 +145,17 @@ async def test_a_burst_that_had_a_share_of_what_this_site_sends_at_most_tells_of
     links.send_limit.rate_bytes_per_s = limit
     rate, how = await meter(Probe(), links=links).measure(A)
     assert rate == told and ("sends at most" in how) == (told != 5e6)
+
+
+async def test_where_nobody_knows_where_a_neighbour_listens_the_burst_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever had asked for the rate heard nothing, and no later measurement of that link was begun."""
+    monkeypatch.setattr(measuring.iperf, "available", lambda: measuring.iperf.IperfForm.PROGRAM)
+    monkeypatch.setattr(measuring, "IPERF_START_S", 0.0)
+    links = Links()
+    one = meter(Probe(), "iperf3", links=links)
+    measuring_it = asyncio.create_task(one.measure(A))
+    while not links.sent:
+        await asyncio.sleep(0)
+    one.bulk_received(A, encode(IperfHeader(kind=IPERF_READY, port=7400)))
+    rate, how = await measuring_it
+    assert rate == 5e6 and "iperf3 could not be used" in how
