@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from tests.simulator.batch import attempt
 from tests.simulator.faults import Trial
-from tests.simulator.operators import Operators
-from tests.simulator.operators import could_be_elected
+from tests.simulator.operators import Operators, could_be_elected
 from tests.simulator.oracles_operators import BANNED_S, GONE_ON_ROUNDS, GONE_ON_S, HEARD_S, UNKNOWN, OperatorsOracle
 from tests.simulator.violation import Violation
 from tests.simulator.world import World

@@ -242,6 +242,8 @@ THOUGHT = (
             ),
         ),
         test="test_recovering:test_it_is_over_when_the_run_goes_on_from_another_state",
+    ),
+    Undone(
         row=185,
         patches=(
             Patch(
@@ -282,6 +284,8 @@ THOUGHT = (
             ),
         ),
         test="test_unproven:test_who_cannot_show_it_is_asked_ever_more_seldom_to_let_this_site_in_which_says_why",
+    ),
+    Undone(
         row=190,
         patches=(
             Patch(
@@ -303,41 +307,6 @@ THOUGHT = (
             ),
         ),
         test="test_operators_word:test_who_took_a_history_along_that_was_given_up_may_have_what_the_operator_chose",
-        row=201,
-        patches=(
-            Patch(
-                "chaos_protocols.scheduler.pace:Pace.first_round",
-                "sum(map(_size_bytes, roster.views)) > VIEWS_AHEAD_BYTES_MAX",
-                "False",
-            ),
-        ),
-        test="test_long_commands:test_changes_that_begin_ever_later_have_no_more_views_than_a_command_can_name",
-    ),
-    Undone(
-        row=202,
-        patches=(Patch("chaos_protocols.site:SiteMachine.propose", "self.replica.unfit(data)", '""'),),
-        test="test_long_commands:test_a_change_that_no_site_could_read_is_not_proposed_and_ends_no_scheduler",
-    ),
-    Undone(
-        row=202,
-        patches=(
-            Patch(
-                "chaos_protocols.agreement.replica:RosterReplica.compact",
-                " if len(state) <= SNAPSHOT_BYTES_MAX else []",
-                "",
-            ),
-        ),
-        test="test_long_commands:test_a_roster_that_no_message_could_carry_does_not_take_the_place_of_the_log",
-    ),
-    Undone(
-        row=200,
-        patches=(Patch("chaos_protocols.links.network:Network._forget_shown", "shown.pop(site, None)", "pass"),),
-        test="test_open_admission:test_the_start_and_the_key_that_it_showed_are_forgotten_with_it",
-    ),
-    Undone(
-        row=199,
-        patches=(Patch("chaos_protocols.scheduler.reports:Reports.ending_sites", "of_members", "told_by_members"),),
-        test="test_leaver_with_the_state:test_whose_worker_has_just_lost_the_state_at_the_scheduler_does_not_count_as_one_that_ends",
     ),
     Undone(
         row=196,
@@ -382,5 +351,42 @@ THOUGHT = (
             ),
         ),
         test="test_mandates:test_a_leader_shows_the_votes_that_elected_it_however_many_have_confirmed_it_since",
+    ),
+    Undone(
+        row=199,
+        patches=(Patch("chaos_protocols.scheduler.reports:Reports.ending_sites", "of_members", "told_by_members"),),
+        test="test_leaver_with_the_state:test_whose_worker_has_just_lost_the_state_at_the_scheduler_does_not_count_as_one_that_ends",
+    ),
+    Undone(
+        row=200,
+        patches=(Patch("chaos_protocols.links.network:Network._forget_shown", "shown.pop(site, None)", "pass"),),
+        test="test_open_admission:test_the_start_and_the_key_that_it_showed_are_forgotten_with_it",
+    ),
+    Undone(
+        row=201,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.pace:Pace.first_round",
+                "sum(map(_size_bytes, roster.views)) > VIEWS_AHEAD_BYTES_MAX",
+                "False",
+            ),
+        ),
+        test="test_long_commands:test_changes_that_begin_ever_later_have_no_more_views_than_a_command_can_name",
+    ),
+    Undone(
+        row=202,
+        patches=(Patch("chaos_protocols.site:SiteMachine.propose", "self.replica.unfit(data)", '""'),),
+        test="test_long_commands:test_a_change_that_no_site_could_read_is_not_proposed_and_ends_no_scheduler",
+    ),
+    Undone(
+        row=202,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.replica:RosterReplica.compact",
+                " if len(state) <= SNAPSHOT_BYTES_MAX else []",
+                "",
+            ),
+        ),
+        test="test_long_commands:test_a_roster_that_no_message_could_carry_does_not_take_the_place_of_the_log",
     ),
 )

@@ -58,8 +58,8 @@ class Core:
     leader. `heard`: voters that answered in the current campaign; `votes`: those of them that said yes.
 
     What leaders show (`proof.py`): `proof_needed`: nobody is believed without; `vouched`: who sends the message of this
-    call may lead, as those who vote say; `noted_agreed`: up to this entry the log was agreed on, as a former life of this
-    site has noted; `ballots`: votes of this term for this
+    call may lead, as those who vote say; `noted_agreed`: up to this entry the log was agreed on, as a former life of
+    this site has noted; `ballots`: votes of this term for this
     site; `proven`: term and leader that were shown; `asked`: of whom, and when; `in_vain`: when somebody's proof was
     none."""
 
