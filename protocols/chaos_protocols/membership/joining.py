@@ -11,8 +11,9 @@ from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.control import JoinAnswer, JoinRequest
 from chaos_protocols.wire.plans import CheckpointFacts
 
-UNPROVEN_FIRST_S, UNPROVEN_MAX_S = 30.0, 3600.0
+UNPROVEN_FIRST_S = 30.0
 """So long a site does not ask whom it could not follow if it were let in: twice as long each time."""
+UNPROVEN_MAX_S = 3600.0
 
 
 class Joining:

@@ -139,10 +139,8 @@ class Pause:
             return Cause.SCRIPT_ANSWERS.told()  # `Asking` says nothing before
         beats = [beat for site in up if (beat := network.links.neighbours[site].beat) is not None]
         a_run_is_there = any(beat.epoch > 0 for beat in beats)
-        scheduler = self._client.scheduler
-        if scheduler is not None and joining.is_in_vain(scheduler):
-            voters = sorted(self._replica.raft.voters_in_force)
-            return Cause.UNPROVEN.told(site=short(scheduler), voters=_named(voters))
+        if unproven := self._why_unproven():
+            return unproven
         if joining.is_unheard and a_run_is_there:  # whoever was named may be gone since
             return Cause.RUN_WITHOUT_SCHEDULER.told(sites=_named(up))
         if joining.answer is not None:
@@ -155,6 +153,12 @@ class Pause:
             return self._why_no_scheduler()
         failed = self._failed_links()
         return Cause.NO_FOUNDER.told(sites=_named(up), links=f"; {failed}" if failed else "")
+
+    def _why_unproven(self) -> Why | None:
+        scheduler, voters = self._client.scheduler, sorted(self._replica.raft.voters_in_force)
+        if scheduler is None or not self._joining.is_in_vain(scheduler):
+            return None
+        return Cause.UNPROVEN.told(site=short(scheduler), voters=_named(voters))
 
     def _why_no_link(self) -> Why:
         if not self._network.links.neighbours:
