@@ -105,8 +105,8 @@ THOUGHT = (
         patches=(
             Patch(
                 "chaos_protocols.scheduler.restore_awaited:AwaitedSites._newest",
-                "if is_given_up(roster, age)",
-                "if False",
+                "heeded(self._facts.roster, age)",
+                "age",
             ),
         ),
         test="test_operators_word:test_nobody_is_waited_for_with_what_an_operator_has_given_up",
