@@ -15,6 +15,13 @@ FIRST = {number: f"s{number}" for number in range(1, 19)}
 LATER = {17: "s17"} | {number: f"t{number}" for number in range(18, 31)}
 
 
+def disk(number: int, state: str, writing: tuple[int, str] | None = None) -> Any:
+    """A file of the first history, and one of the last that is being written."""
+    files = {CheckpointFacts(lineage=3, round=number, spec_digest=""): (number, state)}
+    made = None if writing is None else (CheckpointFacts(lineage=33, round=writing[0], spec_digest=""), writing)
+    return SimpleNamespace(files=files, writing=made, offered=files if made is None else files | dict((made,)))
+
+
 def judged(
     held: dict[str, tuple[int, str]],
     *,
@@ -25,18 +32,19 @@ def judged(
     by: str = "",
     of: int = 0,
     older: dict[int, str] | None = None,
+    writing: tuple[int, str] | None = None,
 ) -> list[str]:
     """The run did 18 rounds, went on from round 17 up to 30, then back to round 2, where it stands; `held`: what each
     site has on its disk; `strangers`: those that are in no roster; `decided`: the operator's word by which the run went
     back, and `of` which history the state was that he chose; `by`: the one that the entry carries; `older`: more states
-    of the second history."""
+    of the second history; `writing`: what the chosen site writes just now."""
     first = Era(3, 0, False, None, states=dict(FIRST), newest=18)
     later = Era(15, 17, True, first, states=dict(LATER) | (older or {}), newest=30)
     last = Era(33, 2, True, later, states={2: "s2"})
     nodes: dict[str, Any] = {
         site: SimpleNamespace(
             name=site, site=site, machine=None, worker=None,
-            keeper=SimpleNamespace(files={CheckpointFacts(lineage=3, round=number, spec_digest=""): (0, state)}),
+            keeper=disk(number, state, writing=writing if site == chosen else None),
         )
         for site, (number, state) in held.items()
     }  # fmt: skip
@@ -73,6 +81,13 @@ def test_a_state_of_a_history_that_was_given_up_is_worth_what_it_shares_with_the
     assert (judged({"b": (number, state), "a": held}, chosen="b", number=number) == []) is right
 
 
+def test_a_state_that_is_being_written_is_offered_though_no_file_has_it_yet() -> None:
+    """Beside a file of the same round, of a history that was given up (seed 2045, 7 sites, with operators)."""
+    held = {"a": (2, "s2"), "b": (2, "strange")}
+    assert judged(held, chosen="b", number=2)
+    assert not judged(held, chosen="b", number=2, writing=(2, "s2"))
+
+
 def test_a_state_of_a_site_that_never_was_in_the_run_is_none_that_it_goes_on_from() -> None:
     (told,) = judged({"a": (2, "s2"), "guest": (2, "s2")}, chosen="guest", number=2, strangers=("guest",))
     assert "the state of guest, which never was in the run" in told
@@ -104,7 +119,7 @@ def test_the_state_of_the_round_from_which_the_run_goes_on_is_the_one_that_was_t
     nodes: dict[str, Any] = {
         site: SimpleNamespace(
             name=site, site=site, machine=None, worker=None,
-            keeper=SimpleNamespace(files={CheckpointFacts(lineage=3, round=number, spec_digest=""): (0, state)}),
+            keeper=disk(number, state),
         )
         for site, number, state in (("a", 5, "t5"), ("b", 5, "s5"), ("c", 2, "t2"))
     }  # fmt: skip

@@ -57,6 +57,8 @@ class Keeper:
         self._rng = random.Random(f"keeper/{node.world.seed}/{node.site}")
         self.memory: Snapshot | None = None
         self.files: dict[CheckpointFacts, Snapshot | None] = {}
+        self.writing: tuple[CheckpointFacts, Snapshot | None] | None = None
+        """The file that is being written, of a copy in memory."""
         self.wrote: set[int] = set()
         """Lineages of which a checkpoint was whole here once, whatever has become of it."""
         self.restored: list[str] = []
@@ -64,9 +66,14 @@ class Keeper:
         self.disk_range_s = (0.01, 0.3)
 
     def started(self) -> None:
-        self.memory = None
+        self.memory = self.writing = None
         if self.files:
             self._node.handle(events.CheckpointsFound(checkpoints=tuple(self.files)))
+
+    @property
+    def offered(self) -> dict[CheckpointFacts, Snapshot | None]:
+        """The files, and the one that is being written, which its daemon tells others of (spec 13.3)."""
+        return self.files if self.writing is None else self.files | dict((self.writing,))
 
     def damage(self) -> None:
         """Every file gets a wrong byte."""
@@ -84,6 +91,7 @@ class Keeper:
                 self._later(self.copy_range_s, lambda: self._put(attempt, memory, "mirror", region))
             case effects.WriteCheckpoint(checkpoint=checkpoint):
                 memory = self.memory
+                self.writing = (checkpoint, memory)
                 self._later(self.disk_range_s, lambda: self._written(checkpoint, memory))
             case effects.LoadCheckpoint(attempt=attempt, checkpoint=checkpoint):
                 self._later(
@@ -132,7 +140,7 @@ class Keeper:
         assert node.machine is not None
         if state is None or state[0] != checkpoint.round or state[1] == TORN:
             node.world.oracles.fail(4, f"{node.name} writes {state} as its checkpoint of round {checkpoint.round}")
-        self.files[checkpoint] = state
+        self.files[checkpoint], self.writing = state, None
         self.wrote.add(checkpoint.lineage)
         for old in sorted(self.files)[:-CHECKPOINTS_KEPT]:
             del self.files[old]

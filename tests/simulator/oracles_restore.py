@@ -89,7 +89,7 @@ class RestoreOracle:
         13.3)."""
         node = self._nodes[command.record.site]
         files = [
-            (one.lineage, kept[1]) for one, kept in node.keeper.files.items() if kept and one.round == command.round
+            (one.lineage, kept[1]) for one, kept in node.keeper.offered.items() if kept and one.round == command.round
         ]
         states = {state for _, state in sorted(files)[-1:] if state != TORN}
         if node.worker is not None and node.worker.round == command.round and not node.worker.updating:
@@ -99,7 +99,7 @@ class RestoreOracle:
     def _is_not_given_up(self, index: int, command: SetRestorePoint, before: Roster) -> None:
         """An operator had the run go back, and nothing of what came of that is taken up: not again what he has given
         up, as far as the roster tells how far the run has come since (spec 13.7)."""
-        held = [one for one in self._held(self._nodes[command.record.site]) if one[0] == command.round]
+        held = [one for one in self._offered(command) if one[0] == command.round]
         if held and all(self.is_given_up(before, *one) for one in held):
             self._fail(
                 10,
@@ -134,7 +134,7 @@ class RestoreOracle:
         A site that was cut off may have done one round more than the others knew, which they did again (spec 10.5). Its
         state has everything up to that round: it is not older than what parted from there, so it is measured by the
         round before, and not as if it had nothing. What others did beyond that still counts against it."""
-        states = {state for number, state in self._held(self._nodes[command.record.site]) if number == command.round}
+        states = {state for number, state in self._offered(command) if number == command.round}
         if not states or self._state(command.round) in states:
             return command.round
         return max((self._parted(era, command.round) for era in self._rounds.eras if self._has(era, states)), default=0)
@@ -161,6 +161,13 @@ class RestoreOracle:
                 continue
             if not leaves and (roster.record(node.site) is not None or node.site in away):  # type: ignore[arg-type]
                 yield node
+
+    def _offered(self, command: SetRestorePoint) -> Iterator[Held]:
+        """What the chosen site has, with the file that it is writing."""
+        node = self._nodes[command.record.site]
+        yield from self._held(node)
+        if node.keeper.writing is not None and (copy := node.keeper.writing[1]) is not None:
+            yield copy
 
     def _held(self, node: Node) -> Iterator[Held]:
         for checkpoint, kept in node.keeper.files.items():
