@@ -22,6 +22,11 @@ from chaos_protocols.wire.control import Goodbye, LinkAnswer, LinkRequest, LinkS
 LINK_REQUEST_TRIES_MAX = 20
 """A link request is asked again at every retry; after so many without an answer the user is told so."""
 
+OWN = "auto-"
+"""So begins the name of a request of this site, which no user waits for."""
+
+TAKEN_BACK = "this was taken back before a scheduler had answered"
+
 WAYS_BACK_MAX = 8
 """So many sites of the roster a site that is cut off tries to reach: any may be the way back, and all at once would be
 a storm where a large run has come apart."""
@@ -112,6 +117,7 @@ class DesiredLinks:
             if site in self._peers and (failed or not links.is_up(site)):
                 continue
             self._peers.pop(site, None)  # on a user's word: it is not asked for again because it is configured
+            self._requests.pop(self._own_request(site), None)
             # Who has done the first round without the link knows that the far end had the result before.
             self._closing[site] = new.views[-1].first_round if new.views and new.started else completed_round
         self.close_removed(completed_round)
@@ -202,17 +208,24 @@ class DesiredLinks:
 
     def change_requested(self, event: LinkChangeRequested) -> None:
         """Connect-link or disconnect-link, on a user's word."""
-        request = event.request
+        request, undone = event.request, (event.other, not event.add)
         message = LinkRequest(request=request, other=event.other, add=event.add, reason="asked for by a user")
         if not self._membership.in_roster:
             self._outbox.emit([AnswerRequest(request=request, done=False, reason="this site is not in the run (yet)")])
             return
+        # What was not answered yet would be asked again after this, and undo it.
+        for one in [one for one in self._requests.values() if (one.request.other, one.request.add) == undone]:
+            self.answered(LinkAnswer(request=one.request.request, done=False, reason=TAKEN_BACK))
         self._requests[request] = PendingLink(message, self._outbox.now_s, 1)
         self._client.tell(message)
 
+    def _own_request(self, site: SiteId) -> str:
+        """Under which name this site asks for a link by itself."""
+        return f"{OWN}{short(self._replica.site)}-{short(site)}"
+
     def answered(self, answer: LinkAnswer) -> None:
         """The scheduler's word; nobody waits for one about what this site asked for by itself."""
-        if self._requests.pop(answer.request, None) is not None and not answer.request.startswith("auto-"):
+        if self._requests.pop(answer.request, None) is not None and not answer.request.startswith(OWN):
             self._outbox.emit([AnswerRequest(request=answer.request, done=answer.done, reason=answer.reason)])
 
     def went_down(self, site: SiteId) -> None:
@@ -236,7 +249,7 @@ class DesiredLinks:
         if not self._membership.is_member or roster.resolving:
             return
         for site in sorted(self._peers):
-            request = f"auto-{short(site_here)}-{short(site)}"
+            request = self._own_request(site)
             known = roster.record(site) is not None and roster.link(site_here, site) is None
             if known and self._network.links.is_up(site) and request not in self._requests:
                 message = LinkRequest(request=request, other=site, add=True, reason="a configured link is back")

@@ -262,6 +262,37 @@ def test_a_users_link_request_is_asked_again_and_answered_or_given_up() -> None:
     assert not answer.done and "chaosd status" in answer.reason
 
 
+def test_the_last_word_on_a_link_is_the_one_that_is_asked_again() -> None:
+    """No answer has come to the first, which the user has taken back since: asked again, it would undo what he wants
+    now."""
+    bench = Follower(B, roster_of(A, B, C, links=(link(A, B), link(A, C))))
+    bench.handle(events.LinkChangeRequested(request="r", other=C, add=True))
+    bench.handle(events.LinkChangeRequested(request="other", other=A, add=True))
+    bench.taken()
+    out = bench.handle(events.LinkChangeRequested(request="s", other=C, add=False))
+    assert [(one.request, one.done) for one in of(out, AnswerRequest)] == [("r", False)]
+    bench.taken()
+    bench.alive(3 * SETTINGS.retry_s)
+    assert {request.request for _, request in sent(bench.taken(), LinkRequest)} == {"other", "s"}
+
+
+def test_what_a_site_asks_for_by_itself_is_over_when_a_user_has_removed_that_link() -> None:
+    """Here, or at the far end: the answer to it was lost."""
+    whole = (link(A, B), link(A, C), link(B, C))
+    for here in (True, False):
+        bench = Follower(B, roster_of(A, B, C, links=whole[:2]), peers=(A, C))
+        assert {request.other for _, request in sent(bench.alive(0.5), LinkRequest)} == {C}
+        there = bench.machine.roster
+        bench.agreed(AddLink(link=whole[2], views=there.views))
+        if here:
+            bench.handle(events.LinkChangeRequested(request="s", other=C, add=False))
+        bench.agreed(RemoveLink(one=B, other=C, resolve=False, views=there.views, reason="asked for by a user"))
+        bench.hear(A, LinkAnswer(request="s", done=True, reason=""))
+        bench.taken()
+        bench.alive(3 * SETTINGS.retry_s)
+        assert not sent(bench.taken(), LinkRequest)
+
+
 def test_a_site_outside_the_run_changes_no_links() -> None:
     bench = Bench(D).up(A)
     (answer,) = of(bench.handle(events.LinkChangeRequested(request="r", other=A, add=True)), AnswerRequest)
