@@ -255,6 +255,22 @@ THOUGHT = (
         test="test_participation:test_what_a_site_asks_for_by_itself_is_over_when_a_user_has_removed_that_link",
     ),
     Undone(
+        row=204,
+        patches=(Patch("chaos_protocols.membership.catch_up:CatchUp.promoted", " or not command.views", ""),),
+        test="test_made_up:test_a_promotion_that_names_no_round_is_waited_for_by_nobody",
+    ),
+    Undone(
+        row=204,
+        patches=(
+            Patch(
+                "chaos_protocols.state.result_log:are_all",
+                "len(results) == until - after and all(one[0] == after + at for at, one in enumerate(results, 1))",
+                "[one[0] for one in results] == list(range(after + 1, until + 1))",
+            ),
+        ),
+        test="test_made_up:test_results_that_follow_each_other_are_found_without_counting",
+    ),
+    Undone(
         row=201,
         patches=(
             Patch(

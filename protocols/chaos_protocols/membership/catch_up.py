@@ -127,7 +127,7 @@ class CatchUp:
 
     def promoted(self, command: Command | None) -> None:
         """Every site notes for whom a round waits, once; the one that is waited for, how long."""
-        if not isinstance(command, PromoteSite) or not command.waits:
+        if not isinstance(command, PromoteSite) or not command.waits or not command.views:
             return
         outbox, replica = self._outbox, self._replica
         first, limit_s = command.views[-1].first_round, outbox.settings.transfer_stall_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from chaos_protocols.effects import DeliverResult, Effect, ToWorker
-from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX, Result, ResultLog, results_max
+from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX, Result, ResultLog, are_all, results_max
 from chaos_protocols.wire.worker import TrainFrom
 
 
@@ -53,9 +53,8 @@ class ResultDelivery:
         """A worker came that has a part of the state of `round_number`: keep what comes after it, if nothing is missing
         between."""
         later = deque(one for one in self.log.recent if round_number < one[0] <= completed)
-        whole = [one[0] for one in later] == list(range(round_number + 1, completed + 1))
         known = 0 < round_number <= completed and len(later) <= 1  # the newest result is always kept
-        if known and whole and not self.collecting:
+        if known and are_all(later, round_number, completed) and not self.collecting:
             self.damaged_round, self.collecting, self._queue = round_number, True, later
 
     def forget_history(self) -> None:

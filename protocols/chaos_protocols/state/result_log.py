@@ -8,7 +8,7 @@ number and in bytes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 RESULTS_QUEUED_MAX = 256
 """Results kept for a worker that loads its state; beyond that a new, shorter transfer is cheaper than the catch-up."""
@@ -26,6 +26,11 @@ Result = tuple[int, int, float]
 def results_max(contribution_bytes: int) -> int:
     """How many results may wait for a worker: one more is held while it is handed over."""
     return max(RESULTS_MIN, min(RESULTS_QUEUED_MAX, RESULTS_BYTES_MAX // max(contribution_bytes, 1) - 1))
+
+
+def are_all(results: Collection[Result], after: int, until: int) -> bool:
+    """Whether these are the results of each round after one, up to another. Between the two may lie any number."""
+    return len(results) == until - after and all(one[0] == after + at for at, one in enumerate(results, 1))
 
 
 class ResultLog:
@@ -64,7 +69,7 @@ class ResultLog:
         if self.after is None or not self.complete or not self.after <= round_number <= done:
             return None
         later = deque(one for one in self._recent if one[0] > round_number)
-        return later if [one[0] for one in later] == list(range(round_number + 1, done + 1)) else None
+        return later if are_all(later, round_number, done) else None
 
     def first_kept(self, needed: int) -> int:
         """The first round whose result must stay, where the worker needs those from `needed` on."""
