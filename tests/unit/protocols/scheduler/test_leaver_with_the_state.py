@@ -219,7 +219,7 @@ def test_where_all_end_at_once_nobody_is_left_to_wait() -> None:
         assert departure(bench).newest_round == newest
 
 
-def test_whose_worker_has_just_lost_the_state_at_the_scheduler_does_not_count_as_one_that_ends() -> None:
+def test_who_has_just_lost_the_state_at_the_scheduler_is_none_that_ends() -> None:
     """What the scheduler's own site has told itself with its last beat is of before."""
     roster = roster_of(A, B, restore_epoch=LINEAGE, resolved_round=REACHED, first_round=REACHED + 1)
     bench = leader_of(roster=msgspec.structs.replace(roster, **spoken(roster)))
