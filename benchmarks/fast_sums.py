@@ -24,7 +24,7 @@ from benchmarks.over_library_worker import MICRO_BATCHES, layers, replicas
 from chaos.worker_group import interpreter
 from chaos.worker_group import replicas as replica_workers
 from chaos.worker_group.groups import Groups
-from chaos.worker_group.layers import HeldPart
+from chaos.worker_group.held import HeldPart
 from chaos.worker_group.summing import Parts, StepSums
 from chaos_protocols.streams import Sum
 

@@ -14,7 +14,7 @@ from chaos.worker_group.data import Loader
 from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.layers import Layer
-from chaos.worker_group.refused import check_gradients, check_number, check_told
+from chaos.worker_group.refused import check_gradients, check_hooks, check_number, check_told
 
 REPEATS = 3
 """The shortest of so many runs is told: what else ran on the machine only adds."""
@@ -44,6 +44,7 @@ def measure(layers: Sequence[Layer], loss: Loss, loader: Loader, device: Device 
 
     Raises ValueError, naming the layer, where the chain does not fit together.
     """
+    check_hooks(layers)
     sample = loader.micro_batch(0, 0)
     if not isinstance(sample, tuple | list) or len(sample) != 2:
         raise ValueError("the data set must give pairs (input, target), which become one tensor each in a micro-batch")

@@ -15,7 +15,7 @@ import torch
 
 from chaos.frameworks.base import Bytes
 from chaos.pinning import pin
-from chaos.worker_group.layers import HeldPart
+from chaos.worker_group.held import HeldPart
 from chaos.worker_group.vectors import Vectors
 from chaos_protocols.rounds.state_check import piece_bytes
 from chaos_protocols.wire.arena import arena_layout

@@ -23,9 +23,10 @@ from chaos.threads import OneThread, one_at_a_time
 from chaos.worker_group.code import code_digest
 from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.devices import HOST, device_of
+from chaos.worker_group.held import digest_of
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.lanes import Lanes, assemble, group_size
-from chaos.worker_group.layers import Layer, chain, digest_of
+from chaos.worker_group.layers import Layer, chain
 from chaos.worker_group.layout import ModelLayout
 from chaos.worker_group.life import greeting
 from chaos.worker_group.line import ControlLine, GroupEnded
@@ -33,7 +34,7 @@ from chaos.worker_group.making import MakeOptimizer, MakeScheduler
 from chaos.worker_group.measuring import Measured, measure
 from chaos.worker_group.others import LayersSession
 from chaos.worker_group.pieces import pieces_of
-from chaos.worker_group.refused import check_dense, check_loss, check_modules
+from chaos.worker_group.refused import check_layers, check_loss, check_modules
 from chaos.worker_group.session import Applied, ChainTraining, GroupSession, TrainsAlone, TrainsWithOthers
 from chaos.worker_group.together import TrainsTogether
 from chaos.worker_group.trained import TrainedSet
@@ -91,7 +92,7 @@ class ParallelModel:
         check_modules(modules)
         self.layers: list[Layer] = chain(modules)
         _check_covered(model, self.layers)
-        check_dense(self.layers)
+        check_layers(self.layers)
         self._loss, self._copies = loss, optimizer_copies
         self._lanes = self._assembled(device_group)
         self._make: MakeOptimizer | None = None

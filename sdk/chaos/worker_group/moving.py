@@ -9,7 +9,8 @@ from blake3 import blake3
 
 from chaos.worker_group.channels import GroupFailed, Receipt
 from chaos.worker_group.groups import Groups
-from chaos.worker_group.layers import HeldPart, Layer
+from chaos.worker_group.held import HeldPart
+from chaos.worker_group.layers import Layer
 from chaos_protocols.worker_group.messages import Refresh, StateMove
 
 HASH_BYTES = 32

@@ -17,7 +17,7 @@ NAMED_MAX = 5
 def check_modules(modules: Sequence[torch.nn.Module]) -> None:
     """Raises ValueError for one that only holds others, as a `ModuleList` does."""
     for index, module in enumerate(modules):
-        if type(module).forward is torch.nn.Module.forward:
+        if getattr(module.forward, "__func__", None) is torch.nn.Module.forward:  # a compiled one's was put there
             raise ValueError(
                 f"layer {index} is a {type(module).__name__}, which computes nothing by itself: name what it holds in "
                 "its place, layers=lambda m: [m.embed, *m.blocks, m.head]"
@@ -80,6 +80,27 @@ def check_told(told: torch.Tensor, output: torch.Tensor, layers: Sequence[Layer]
             "a function of (output, target) alone. Put what is trained into the last layer and let the loss take what "
             "that gives (for a penalty on weights: weight_decay= of the optimizer), or detach() it"
         )
+
+
+def check_layers(layers: Sequence[Layer]) -> None:
+    """Raises ValueError for what the gradients of a layer could not be summed or moved with."""
+    check_dense(layers)
+    check_hooks(layers)
+
+
+def check_hooks(layers: Sequence[Layer]) -> None:
+    """Raises ValueError for hooks on trained parameters. A layer that goes to another worker gets other parameters
+    there, without them, and so does one that a device group shares; and what a parameter has after a backward pass is
+    a sum over as many micro-batches as the worker has computed."""
+    for layer in layers:
+        for name, parameter in layer.module.named_parameters():
+            if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+                raise ValueError(
+                    f"layer {layer.name}: the parameter {name!r} has a hook (register_hook, "
+                    "register_post_accumulate_grad_hook), which would not go with it from worker to worker: hooks on "
+                    "modules do (register_full_backward_hook); for what is done to gradients use clip_norm= or an "
+                    "optimizer that does it, or keep the model whole with replicate()"
+                )
 
 
 def check_dense(layers: Sequence[Layer]) -> None:

@@ -21,7 +21,7 @@ from chaos.sync.every_step import EveryStep, EveryStepSession
 from chaos.worker_group.code import code_digest
 from chaos.worker_group.data import Loader
 from chaos.worker_group.devices import device_of
-from chaos.worker_group.layers import digest_of
+from chaos.worker_group.held import digest_of
 from chaos.worker_group.life import greeting
 from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.model import WorkersEnded

@@ -13,8 +13,9 @@ from chaos.conversation import Conversation
 from chaos.phase import Phase
 from chaos.worker_group.data import Loader
 from chaos.worker_group.devices import HOST, Device
+from chaos.worker_group.held import HeldPart
 from chaos.worker_group.interpreter import Loss, StepRun, Task
-from chaos.worker_group.layers import HeldPart, Layer
+from chaos.worker_group.layers import Layer
 from chaos.worker_group.line import GroupEnded
 from chaos.worker_group.others import Given, LayersSession
 from chaos.worker_group.summing import StepSums

@@ -7,7 +7,7 @@ layer of its own: plain tensors that lie in the same memory as the library's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from chaos.worker_group.layers import Layer
+from chaos.worker_group.room import give_back
 
 
 class ShardedLayer(Layer):
@@ -26,13 +27,14 @@ class ShardedLayer(Layer):
         self.whole = whole
         self._gathered = [part for part in whole.modules() if isinstance(part, FSDPModule)]
         """Those that put their parameters together for a pass, and part them again after the backward one."""
-        self._cut = dict(zip(self.module.parameters(), whole.parameters(), strict=True))
+        self._cut_here = list(whole.parameters())
+        self._cut = dict(zip(self.module.parameters(), self._cut_here, strict=True))
 
     @property
     def name(self) -> str:
         return f"{self.index} {type(self.whole).__name__}"
 
-    def run(self, entered: torch.Tensor) -> Any:
+    def _compute(self, entered: torch.Tensor) -> Any:
         return self.whole(entered)
 
     def gradients(
@@ -79,14 +81,17 @@ class ShardedLayer(Layer):
 
     @property
     def registered(self) -> list[torch.nn.Parameter]:
-        return list(self.whole.parameters())
+        """Also those that the library puts in their places for a pass."""
+        made = [getattr(each, "_unsharded_param", None) for part in self._gathered for each in _of_library(part)]
+        return [*self._cut_here, *(each for each in made if each is not None)]
 
     def drop(self) -> None:
         if self.held:
             self._part()
             super().drop()
             self._cut = {}
-            self.whole.to("meta")
+            give_back(self.whole)
+            self._cut_here = list(self.whole.parameters())
             for part in self._gathered:
                 _forget_memory(part)
 
@@ -95,7 +100,8 @@ class ShardedLayer(Layer):
             return
         self._make_room(self.whole)
         self.module = _pieces_of(self.whole)
-        self._cut = dict(zip(self.module.parameters(), self.whole.parameters(), strict=True))
+        self._cut_here = list(self.whole.parameters())
+        self._cut = dict(zip(self.module.parameters(), self._cut_here, strict=True))
         self._begin_empty()
 
 
@@ -148,9 +154,14 @@ def _shaped_after(
 
 def _forget_memory(part: FSDPModule) -> None:
     """The library keeps the piece that it had before its parameters went to `meta`, until they come back."""
+    for parameter in _of_library(part):
+        parameter._sharded_param_data = torch.empty(0)
+
+
+def _of_library(part: FSDPModule) -> Iterator[Any]:
+    """What the library keeps for each parameter."""
     for group in getattr(part._get_fsdp_state(), "_fsdp_param_groups", ()):
-        for parameter in group.fsdp_params:
-            parameter._sharded_param_data = torch.empty(0)
+        yield from group.fsdp_params
 
 
 def _piece(tensor: torch.Tensor | None) -> torch.Tensor | None:

@@ -20,7 +20,7 @@ import torch
 
 from chaos.worker_group.channels import Receipt
 from chaos.worker_group.groups import Groups
-from chaos.worker_group.layers import HeldPart
+from chaos.worker_group.held import HeldPart
 from chaos_protocols.streams import Sum
 from chaos_protocols.sums import SumTree
 

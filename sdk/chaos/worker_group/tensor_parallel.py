@@ -31,7 +31,7 @@ class TensorParallelLayer(ShardedLayer):
         self._mesh = mesh
         self._checked = False
 
-    def run(self, entered: torch.Tensor) -> Any:
+    def _compute(self, entered: torch.Tensor) -> Any:
         left = self.whole(entered)
         if isinstance(left, DTensor):
             raise ValueError(

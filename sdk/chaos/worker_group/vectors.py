@@ -15,7 +15,8 @@ import torch
 
 from chaos.frameworks.base import Bytes
 from chaos.frameworks.torch_buffers import checked, write_buffer
-from chaos.worker_group.layers import HeldPart, Layer
+from chaos.worker_group.held import HeldPart
+from chaos.worker_group.layers import Layer
 from chaos.worker_group.layout import Columns, ItemBytes, ModelLayout, VectorSpan
 from chaos.worker_group.pieces import LanePieces
 from chaos_protocols.wire.state_spec import Item, state_spec

@@ -16,7 +16,7 @@ from chaos.frameworks.base import Bytes, Framework, SlotKind, in_vector_order
 from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_state import TensorItem
 from chaos.sync.every_step import EveryStepSession
-from chaos.worker_group.layers import HeldPart
+from chaos.worker_group.held import HeldPart
 from chaos.worker_group.layout import ItemBytes
 from chaos.worker_group.summing import Parts, private, whole
 from chaos.worker_group.vectors import HOST, Vectors

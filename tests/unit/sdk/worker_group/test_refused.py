@@ -256,3 +256,46 @@ def test_a_layer_that_is_replaced_after_register_is_told_at_the_next_step(place:
             module[0].weight = torch.nn.Parameter(module[0].weight.detach().clone())
         with pytest.raises(ChangedOutside, match=rf"'{place[0]}\.weight' of the model is not the one .* parallelize"):
             model.step(next(batches))
+
+
+def clamped(parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.clamp_(-1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=("before", "after"))
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_on_a_parameter_is_refused_with_what_to_use(hook: str, late: bool) -> None:
+    """One on gradients stayed behind when its layer went to another worker; one on sums saw those of as many
+    micro-batches as the worker had."""
+    module = make_model()
+    parameter = module.get_parameter("2.linear.weight")
+
+    def first_step(coordinator: Coordinator) -> None:
+        if not late:
+            getattr(parameter, hook)(clamped)
+        model = coordinator.parallelize(module, loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        getattr(parameter, hook)(clamped)
+        model.step(next(iter(coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=2))))
+
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ValueError, match=r"layer 2 .*the parameter 'linear\.weight' has a hook.*replicate\(\)"):
+            first_step(coordinator)
+
+
+def test_a_layer_may_be_compiled_and_may_have_a_forward_pass_that_was_put_there() -> None:
+    """They were taken for a list of modules."""
+
+    class Put(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(WIDTH, WIDTH)
+            self.forward = self.inner.forward  # type: ignore[method-assign]
+
+    layers = [torch.nn.Linear(8, WIDTH), torch.compile(torch.nn.Linear(WIDTH, WIDTH), backend="eager"), Put()]
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, CLASSES)), loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        for batch in coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=2):
+            model.step(batch)

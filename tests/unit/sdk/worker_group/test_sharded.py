@@ -180,3 +180,27 @@ def test_a_parameter_that_the_script_freezes_is_seen_where_the_script_has_it(mes
     assert all(piece.requires_grad for piece in sharded.module.parameters())
     with pytest.raises(ChangedOutside, match=r"'inner\.0\.bias' was trained and wants no gradients after round 1"):
         found.check(1)
+
+
+def test_a_parameter_that_the_script_replaces_is_seen_though_the_library_puts_its_own_there(mesh: DeviceMesh) -> None:
+    """The library goes on with the one before it, and the training did so in silence."""
+    _, sharded = made(mesh)
+    trained_set = TrainedSet(sharded.whole, [sharded])
+    trained_set.check(0)
+    sharded.run(torch.zeros(1, 3))  # the library has the parameters together now
+    trained_set.check(1)
+    linear: Any = sharded.whole.get_submodule("inner.0")
+    linear.weight = torch.nn.Parameter(torch.zeros(5, 3))
+    with pytest.raises(ChangedOutside, match=r"'inner\.0\.weight' of the model is not the one that was registered"):
+        trained_set.check(2)
+
+
+def test_a_layer_that_went_and_came_back_has_the_parameters_that_were_registered(mesh: DeviceMesh) -> None:
+    _, sharded = made(mesh)
+    trained_set = TrainedSet(sharded.whole, [sharded])
+    sharded.drop()
+    trained_set.check(1)
+    sharded.revive()
+    trained_set.check(2)
+    sharded.run(torch.zeros(1, 3))
+    trained_set.check(3)

@@ -71,6 +71,21 @@ def test_a_cut_layer_computes_and_keeps_what_a_plain_one_does_also_after_it_was_
         layer.load(state)
 
 
+def test_weights_that_a_cut_layer_has_whole_at_two_places_are_one_again_when_it_comes_back(mesh: DeviceMesh) -> None:
+    """Each place had its own afterwards, with a state that no other worker knew."""
+    module = Block()
+    module.norm_again = torch.nn.LayerNorm(3)
+    module.norm_again.weight = module.norm.weight
+    (layer,) = shard_layers([Layer(0, module)], cut, mesh)
+    layer.train_with(lambda parameters: torch.optim.AdamW(parameters, lr=0.1))
+    size, state = layer.state_bytes, layer.state()
+    layer.drop()
+    layer.revive()
+    assert layer.state_bytes == size and module.norm_again.weight is module.norm.weight
+    layer.load(state)
+    assert torch.equal(layer.state(), state)
+
+
 def test_what_every_process_has_whole_counts_once_in_the_norm(mesh: DeviceMesh) -> None:
     plain, layer = made(mesh)
     _, gradient = passed(layer)
