@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from chaos.worker_group.seeding import DATA, seed_of, seeded
+
 FEISTEL_ROUNDS = 4
 
 UNSTEPPED_MAX = 1000
@@ -137,5 +139,8 @@ class Loader:
         return [permutation[first + self.part * size + i] for i in range(size)]
 
     def micro_batch(self, step: int, number: int) -> Any:
-        """These samples, collated as `torch.utils.data.DataLoader` does."""
-        return torch.utils.data.default_collate([self.dataset[i] for i in self.samples(step, number)])
+        """These samples, collated as `torch.utils.data.DataLoader` does. What a data set draws with torch (another cut
+        of a picture each time) is the same whoever reads them: of a pipeline the first stage reads what enters, the
+        last one what is wanted."""
+        with seeded(seed_of(self.seed, step, number * self.parts + self.part, DATA)):
+            return torch.utils.data.default_collate([self.dataset[i] for i in self.samples(step, number)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -163,7 +164,9 @@ class StepRun:
             self._samples.pop(g, None)
             return
         output = _leaf(value)
-        loss = task.loss(output, self._sample(g)[1])
+        target = self._sample(g)[1]
+        with self._seeded(g, len(task.layers)):
+            loss = task.loss(output, target)
         self._samples.pop(g, None)
         if loss.dim() != 0:
             raise ValueError(f"loss= gave a tensor of shape {tuple(loss.shape)}; it must be the mean, one number")
@@ -172,17 +175,18 @@ class StepRun:
         self._values[Message(True, g, last)] = gradient
 
     def _apply(self, layer: Layer, entered: torch.Tensor, g: int) -> torch.Tensor:
-        if not layer.random:
+        with self._seeded(g, layer.index):
             left = layer.run(entered)
-        else:
-            number = g * self._task.parts + self._task.part
-            with seeded(seed_of(self._task.seed, self._step, number, layer.index), self._task.device):
-                left = layer.run(entered)
         if not isinstance(left, torch.Tensor):
             raise ValueError(
                 f"layer {layer.name} gave a {type(left).__name__}; each layer must take one tensor and give one"
             )
         return left
+
+    def _seeded(self, g: int, layer: int) -> AbstractContextManager[None]:
+        """For all: this takes 5 us, and whether something draws may change at any step (dropout that grows)."""
+        number = g * self._task.parts + self._task.part
+        return seeded(seed_of(self._task.seed, self._step, number, layer), self._task.device)
 
     def _backward(self, g: int, first: int, last: int) -> None:
         gradient: torch.Tensor | None = self._values.pop(Message(True, g, last))

@@ -29,7 +29,7 @@ from chaos.worker_group.room import give_back, take_again
 
 
 class Layer(HeldPart):
-    """One layer of the model. `random`: whether its forward pass draws random numbers."""
+    """One layer of the model."""
 
     alike = False
     """Whether all processes of a device group compute the same micro-batch, and not each its part of it."""
@@ -38,7 +38,6 @@ class Layer(HeldPart):
         super().__init__(index)
         self.module = module
         self.device = next((p.device for p in (*module.parameters(), *module.buffers())), self.device)
-        self.random = False
         self._tables = tables_of(module)
         """No part of the state, so they stay here when the layer goes."""
         self._registered: dict[str, str] = {}

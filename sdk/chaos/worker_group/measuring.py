@@ -1,5 +1,5 @@
-"""What a layer takes and gives, measured once with the first micro-batch: seconds, bytes, shapes, and whether it draws
-random numbers. The planner's facts come from here."""
+"""What a layer takes and gives, measured once with the first micro-batch: seconds, bytes, shapes. The planner's facts
+come from here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Measured:
 
 
 def measure(layers: Sequence[Layer], loss: Loss, loader: Loader, device: Device = HOST) -> Measured:
-    """Run the first micro-batch through the model; marks the layers that draw random numbers. Changes no state.
+    """Run the first micro-batch through the model. Changes no state.
 
     Raises ValueError, naming the layer, where the chain does not fit together.
     """
@@ -77,7 +77,6 @@ def _layer(layer: Layer, value: torch.Tensor, device: Device) -> tuple[torch.Ten
         entered, kept = value.detach(), layer.statistics()
         if entered.is_floating_point():
             entered.requires_grad_()
-        drawn = device.drawn()
         device.synchronize()
         began_s = perf_counter()
         try:
@@ -90,7 +89,6 @@ def _layer(layer: Layer, value: torch.Tensor, device: Device) -> tuple[torch.Ten
         device.synchronize()
         forward_s.append(perf_counter() - began_s)
         _check_statistics(layer, kept)
-        layer.random = layer.random or not all(map(torch.equal, drawn, device.drawn()))
         if not isinstance(left, torch.Tensor):
             raise ValueError(
                 f"layer {layer.name} gives a {type(left).__name__}; each layer must take one tensor and give one"

@@ -1,4 +1,5 @@
-"""Random numbers of a layer as a function of (run, step, micro-batch, layer): the same whoever runs it, and when."""
+"""Random numbers as a function of (run, step, micro-batch, layer): the same whoever runs it, and when. The loss counts as
+a layer after the last one, reading samples as one before the first."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from chaos.worker_group.devices import HOST, Device
+
+DATA = -1
+"""In the place of a layer: what is drawn while samples are read."""
 
 _FOUR = struct.Struct(">4q")
 
