@@ -129,6 +129,7 @@ class Replicated:
     def step(self) -> bool:
         """The gradients of the micro-batch that was dealt are there. False: this site is out of the run. Raises
         ValueError for a loss that a GradScaler may have scaled, ScheduleOver."""
+        self._process.check()
         loader, replica = self._loader, self._replica
         if loader is None or replica is None or self._dealt is None:
             raise ValueError(

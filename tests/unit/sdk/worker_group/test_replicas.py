@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from typing import Any
 
 import pytest
@@ -253,6 +254,21 @@ def test_what_a_replicated_model_cannot_do_is_said_with_what_to_write() -> None:
         coordinator.step()
 
     refused(own, "coordinator.step()", ChangedOutside)
+
+
+def test_a_process_that_was_forked_from_the_loop_is_told_so_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told to take a batch of the loader."""
+    model = make_model()
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        coordinator.replicate(model)
+        coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        for inputs, targets in coordinator.loader(Points(), global_batch=8, micro_batch=4, steps=1):
+            LOSS(model(inputs), targets).backward()
+            coordinator.step()
+            with monkeypatch.context() as child:
+                child.setattr(os, "getpid", lambda: 1)
+                with pytest.raises(ValueError, match=r"in process \d+, and this is process 1, forked from it"):
+                    coordinator.step()
 
 
 def test_a_gradient_that_is_not_finite_is_said() -> None:
