@@ -1,5 +1,5 @@
-"""Random numbers as a function of (run, step, micro-batch, layer): the same whoever draws them, and when. The loss counts
-as a layer after the last one, the reading of samples as one before the first."""
+"""Random numbers as a function of (run, step, micro-batch, layer): the same whoever draws them, and when. The loss is
+a layer after the last one, the reading of samples one before the first."""
 
 from __future__ import annotations
 
