@@ -28,15 +28,20 @@ class ModelBuffer:
 
     def check(self, round: int) -> None:
         """Raises ChangedOutside where it is none any more that can be averaged with those of other sites."""
-        there = getattr(self.owner, self.key, None)
-        if isinstance(there, torch.Tensor) and there.shape == self.committed.shape:
+        if self._fits:
             return
+        there = getattr(self.owner, self.key, None)
         now = f"has the shape {list(there.shape)}" if isinstance(there, torch.Tensor) else f"is {there!r:.40}"
         raise ChangedOutside(
             f"the buffer {self.name!r} {now} after round {round}, and had the shape {list(self.committed.shape)} when "
             "it was registered: what all sites average keeps its shape; give it its last one before register(), or "
             "register_buffer(..., persistent=False) where it is each site's own"
         )
+
+    @property
+    def _fits(self) -> bool:
+        there = getattr(self.owner, self.key, None)
+        return isinstance(there, torch.Tensor) and there.shape == self.committed.shape
 
     @property
     def live(self) -> torch.Tensor:
@@ -48,7 +53,9 @@ class ModelBuffer:
         self.committed.copy_(self.live)
 
     def restore(self) -> None:
-        self.live.copy_(self.committed)
+        """What does not fit any more stays until `check` tells of it."""
+        if self._fits:
+            self.live.copy_(self.committed)
 
     def load(self, data: Bytes) -> None:
         load_bytes(self.committed, data)

@@ -256,6 +256,41 @@ def test_what_a_replicated_model_cannot_do_is_said_with_what_to_write() -> None:
     refused(own, "coordinator.step()", ChangedOutside)
 
 
+def test_an_evaluation_between_two_steps_leaves_nothing_in_them() -> None:
+    """In training mode it changes batch statistics, and a penalty that is tried leaves gradients: the first micro-batch
+    of each worker counted these, of one process one, of three workers three."""
+
+    def state(evaluates: bool) -> str:
+        model = with_statistics()
+        with Coordinator(standalone=True, handle_signals=False) as coordinator:
+            coordinator.replicate(model)
+            coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+            loader = coordinator.loader(Points(), global_batch=8, micro_batch=4, seed=7, steps=3)
+            for at, (inputs, targets) in enumerate(loader):
+                LOSS(model(inputs), targets).backward()
+                coordinator.step()
+                if evaluates and at % 2:
+                    model(torch.ones(4, FEATURES)).sum().backward()
+            assert coordinator._replicated is not None
+            return coordinator._replicated.digest()
+
+    assert state(True) == state(False)
+
+
+def test_a_buffer_that_the_script_has_given_another_shape_is_told_by_its_name() -> None:
+    model: Any = with_statistics()
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        coordinator.replicate(model)
+        coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        loader = iter(coordinator.loader(Points(), global_batch=4, micro_batch=4, steps=3))
+        next(loader)
+        coordinator.step()
+        model[1].running_mean = torch.zeros(1)
+        next(loader)
+        with pytest.raises(ChangedOutside, match=r"the buffer 'model\.1\.running_mean' has the shape \[1\]"):
+            coordinator.step()
+
+
 def test_a_process_that_was_forked_from_the_loop_is_told_so_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was told to take a batch of the loader."""
     model = make_model()
