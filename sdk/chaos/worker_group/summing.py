@@ -68,14 +68,20 @@ class StepSums:
         return self._closed[layer]
 
     def close(self, total: Sum, me: int, groups: Groups, doing: Callable[[int], None]) -> None:
-        """Complete the sums of these layers with their other holders; `doing(peer)` is told before a wait."""
+        """Complete the sums of these layers with their other holders; `doing(peer)` is told before a wait. Each is
+        added up in its own type, as in one process: those of one type are one vector."""
+        by_type: dict[torch.dtype, list[int]] = {}
+        for layer in total.layers:
+            by_type.setdefault(self._dtypes[layer], []).append(layer)
+        for layers in by_type.values():
+            self._close(Sum(tuple(layers), total.holders, total.subtotals), me, groups, doing)
+
+    def _close(self, total: Sum, me: int, groups: Groups, doing: Callable[[int], None]) -> None:
+        """The same for layers of one type."""
         layers = [self._layers[layer] for layer in total.layers]
-        dtype = layers[0].gradient_dtype
-        for layer in layers[1:]:
-            dtype = torch.promote_types(dtype, layer.gradient_dtype)
         sizes = [layer.gradient_size for layer in layers]
         rank = total.holders.index(me)
-        mine = self._subtotals(total, rank, dtype, sum(sizes))
+        mine = self._subtotals(total, rank, layers[0].gradient_dtype, sum(sizes))
         if len(total.holders) == 2 and all(len(each) == 1 for each in total.subtotals):
             result = self._exchanged(total, rank, mine, groups, doing)
         else:

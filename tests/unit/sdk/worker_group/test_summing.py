@@ -203,3 +203,35 @@ def test_two_holders_close_the_sum_of_one_process_in_as_few_messages_as_it_takes
         assert [torch.equal(each.total(layer), there) for layer, there in enumerate(expected)] == [True, True]
     assert len(noted[0].sent) == messages
     assert all(torch.equal(tensor, copy) for each in noted for tensor, copy in each.sent), "it may not have left yet"
+
+
+@pytest.mark.parametrize("dealt", [[range(4), range(4, 8)], [range(3), range(3, 8)]], ids=("exchanged", "by pieces"))
+def test_layers_of_unlike_types_are_summed_each_in_its_own(dealt: list[Sequence[int]]) -> None:
+    """Beside one in float32 the last additions of those in 16 bits were made in float32, where another worker had a
+    part of them: not the bits of one process."""
+    torch.manual_seed(3)
+    half, linear = torch.bfloat16, torch.nn.Linear
+    modules = [linear(5, 3, dtype=half), torch.nn.Identity(), linear(3, 4), linear(4, 4, dtype=half)]
+    layers = [Layer(index, module) for index, module in enumerate(modules)]
+    gradients = {
+        (layer.index, g): [torch.randn_like(p) * 3**g for p in layer.parameters] for layer in layers for g in range(8)
+    }
+
+    def sums(micro_batches: Sequence[int]) -> StepSums:
+        found = StepSums(layers, 8)
+        for g in micro_batches:
+            for layer in layers:
+                found.leaf(layer.index, g, [part.clone() for part in gradients[layer.index, g]])
+        return found
+
+    whole_sums = sums(range(8))
+    total = Sum((0, 1, 2, 3), (0, 1), tuple(remaining(each, 8) for each in dealt))
+    _, made = built(2, (0, 1))
+    mine = [sums(each) for each in dealt]
+    assert at_the_same_time(*(partial(mine[w].close, total, w, made[w], print) for w in range(2))) == [None, None]
+    while OPEN:
+        OPEN.pop().close()
+    for each in mine:
+        for layer in (0, 2, 3):
+            found, expected = each.total(layer), whole_sums.total(layer)
+            assert found.dtype is expected.dtype and torch.equal(found, expected), layer
