@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.simulation.undone_decided import DECIDED
 from tests.simulation.undone_early import EARLY
 from tests.simulation.undone_late import LATE
 from tests.simulation.undone_latest import LATEST
@@ -9,4 +10,4 @@ from tests.simulation.undone_newest import NEWEST
 from tests.simulation.undone_present import PRESENT
 from tests.simulation.undone_thought import THOUGHT
 
-UNDONE = (*EARLY, *LATE, *LATEST, *NEWEST, *PRESENT, *THOUGHT)
+UNDONE = (*EARLY, *LATE, *LATEST, *NEWEST, *PRESENT, *THOUGHT, *DECIDED)

@@ -105,8 +105,8 @@ THOUGHT = (
         patches=(
             Patch(
                 "chaos_protocols.scheduler.restore_awaited:AwaitedSites._newest",
-                "if is_given_up(roster, age)",
-                "if False",
+                "heeded(self._facts.roster, age)",
+                "age",
             ),
         ),
         test="test_operators_word:test_nobody_is_waited_for_with_what_an_operator_has_given_up",
@@ -226,129 +226,10 @@ THOUGHT = (
         patches=(
             Patch(
                 "chaos_protocols.membership.recovering:Recovering.ask",
-                "no scheduler has answered: whether it is carried out is not known here; see chaosd status",
-                "no scheduler has carried it out; see chaosd status for what is missing",
+                'f"no scheduler has answered: {NOT_KNOWN}"',
+                '"no scheduler has carried it out; see chaosd status for what is missing"',
             ),
         ),
         test="test_recovering:test_a_user_does_not_wait_for_ever_for_a_scheduler",
-    ),
-    Undone(
-        row=203,
-        patches=(
-            Patch(
-                "chaos_protocols.links.desired:DesiredLinks.change_requested",
-                "(one.request.other, one.request.add) == undone",
-                "False",
-            ),
-        ),
-        test="test_participation:test_the_last_word_on_a_link_is_the_one_that_is_asked_again",
-    ),
-    Undone(
-        row=203,
-        patches=(
-            Patch(
-                "chaos_protocols.links.desired:DesiredLinks.follow",
-                "self._requests.pop(self._own_request(site), None)",
-                "pass",
-            ),
-        ),
-        test="test_participation:test_what_a_site_asks_for_by_itself_is_over_when_a_user_has_removed_that_link",
-    ),
-    Undone(
-        row=204,
-        patches=(Patch("chaos_protocols.membership.catch_up:CatchUp.promoted", " or not command.views", ""),),
-        test="test_made_up:test_a_promotion_that_names_no_round_is_waited_for_by_nobody",
-    ),
-    Undone(
-        row=204,
-        patches=(
-            Patch(
-                "chaos_protocols.state.result_log:are_all",
-                "len(results) == until - after and all(one[0] == after + at for at, one in enumerate(results, 1))",
-                "[one[0] for one in results] == list(range(after + 1, until + 1))",
-            ),
-        ),
-        test="test_made_up:test_results_that_follow_each_other_are_found_without_counting",
-    ),
-    Undone(
-        row=201,
-        patches=(
-            Patch(
-                "chaos_protocols.scheduler.pace:Pace.first_round",
-                "sum(map(_size_bytes, roster.views)) > VIEWS_AHEAD_BYTES_MAX",
-                "False",
-            ),
-        ),
-        test="test_long_commands:test_changes_that_begin_ever_later_have_no_more_views_than_a_command_can_name",
-    ),
-    Undone(
-        row=202,
-        patches=(Patch("chaos_protocols.site:SiteMachine.propose", "self.replica.unfit(data)", '""'),),
-        test="test_long_commands:test_a_change_that_no_site_could_read_is_not_proposed_and_ends_no_scheduler",
-    ),
-    Undone(
-        row=202,
-        patches=(
-            Patch(
-                "chaos_protocols.agreement.replica:RosterReplica.compact",
-                " if len(state) <= SNAPSHOT_BYTES_MAX else []",
-                "",
-            ),
-        ),
-        test="test_long_commands:test_a_roster_that_no_message_could_carry_does_not_take_the_place_of_the_log",
-    ),
-    Undone(
-        row=200,
-        patches=(Patch("chaos_protocols.links.network:Network._forget_shown", "shown.pop(site, None)", "pass"),),
-        test="test_open_admission:test_the_start_and_the_key_that_it_showed_are_forgotten_with_it",
-    ),
-    Undone(
-        row=199,
-        patches=(Patch("chaos_protocols.scheduler.reports:Reports.ending_sites", "of_members", "told_by_members"),),
-        test="test_leaver_with_the_state:test_who_has_just_lost_the_state_at_the_scheduler_is_none_that_ends",
-    ),
-    Undone(
-        row=196,
-        patches=(
-            Patch(
-                "chaos_protocols.agreement.raft.proof:_leads_from",
-                "if mandate.term < newest:",
-                "if False:",
-            ),
-        ),
-        test="test_mandates:test_who_has_led_once_gives_itself_no_mandate_later",
-    ),
-    Undone(
-        row=196,
-        patches=(
-            Patch(
-                "chaos_protocols.agreement.raft.proof:_newest_term",
-                "core.noted_agreed",
-                "index",
-            ),
-        ),
-        test="test_mandates:test_nor_does_it_where_a_site_was_started_anew",
-    ),
-    Undone(
-        row=197,
-        patches=(
-            Patch(
-                "chaos_protocols.agreement.raft.proof:fault_of_mandate",
-                "if mandate is None:",
-                "if True:",
-            ),
-        ),
-        test="test_mandates:test_a_leader_leaves_no_mandate_for_a_term_to_come",
-    ),
-    Undone(
-        row=198,
-        patches=(
-            Patch(
-                "chaos_protocols.agreement.raft.proof:_votes",
-                "core.ballots.values()",
-                "core.ballots[voter] for voter in sorted(core.ballots)",
-            ),
-        ),
-        test="test_mandates:test_a_leader_shows_the_votes_that_elected_it_however_many_have_confirmed_it_since",
     ),
 )

@@ -1,0 +1,204 @@
+"""Rows 181 and later of docs/found-by-simulation.md, see `undone`."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.planting import Patch
+from tests.simulation.undoing import Undone
+
+DECIDED = (
+    Undone(
+        row=181,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.recovering:Recovering.ask",
+                "over := self._why_over(pending)",
+                'over := ""',
+            ),
+        ),
+        test="test_recovering:test_it_is_over_when_the_run_goes_on_from_another_state",
+    ),
+    Undone(
+        row=182,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.proposer:Proposer.quorum_in_reach", "if host.has_answered(site)", "if True"
+            ),
+        ),
+        test="test_failures:test_nobody_is_removed_with_the_vote_of_who_has_not_answered_in_this_term",
+    ),
+    Undone(
+        row=183,
+        patches=(
+            Patch(
+                "chaos_protocols.inbound:Inbound._may_lead_or_show",
+                "vouched or self._network.versions.speaks(source, PROOFS_SINCE)",
+                "vouched",
+            ),
+        ),
+        test="test_unproven:test_whom_no_voter_names_is_asked_who_elected_it",
+    ),
+    Undone(
+        row=183,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:mandate_for",
+                "or not core.run_id",
+                "or not core.proof_needed",
+            ),
+        ),
+        test="test_vouched:test_who_was_away_follows_those_of_now_though_no_rules_are_agreed_and_no_voter_names_them",
+    ),
+    Undone(
+        row=183,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.asking:Asking._ask_to_join",
+                "self._joining.is_in_vain(self._client.scheduler)",
+                "False",
+            ),
+        ),
+        test="test_unproven:test_who_cannot_show_it_is_asked_ever_more_seldom_to_let_this_site_in_which_says_why",
+    ),
+    Undone(
+        row=184,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_offers:is_given_up",
+                "0 < roster.restored_lineage < lineage",
+                "False",
+            ),
+        ),
+        test="test_operators_word:"
+        "test_a_history_that_began_before_an_operator_chose_a_state_of_an_older_one_is_given_up_too",
+    ),
+    Undone(
+        row=184,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_offers:heeded",
+                "min(age[0], roster.restored_lineage or age[0])",
+                "age[0]",
+            ),
+        ),
+        test="test_operators_word:test_who_took_a_history_along_that_was_given_up_may_have_what_the_operator_chose",
+    ),
+    Undone(
+        row=185,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:_leads_from",
+                "if mandate.term < newest:",
+                "if False:",
+            ),
+        ),
+        test="test_mandates:test_who_has_led_once_gives_itself_no_mandate_later",
+    ),
+    Undone(
+        row=185,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:_newest_term",
+                "core.noted_agreed",
+                "index",
+            ),
+        ),
+        test="test_mandates:test_nor_does_it_where_a_site_was_started_anew",
+    ),
+    Undone(
+        row=186,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:fault_of_mandate",
+                "if mandate is None:",
+                "if True:",
+            ),
+        ),
+        test="test_mandates:test_a_leader_leaves_no_mandate_for_a_term_to_come",
+    ),
+    Undone(
+        row=187,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:_votes",
+                "core.ballots.values()",
+                "core.ballots[voter] for voter in sorted(core.ballots)",
+            ),
+        ),
+        test="test_mandates:test_a_leader_shows_the_votes_that_elected_it_however_many_have_confirmed_it_since",
+    ),
+    Undone(
+        row=188,
+        patches=(Patch("chaos_protocols.scheduler.reports:Reports.ending_sites", "of_members", "told_by_members"),),
+        test="test_leaver_with_the_state:test_who_has_just_lost_the_state_at_the_scheduler_is_none_that_ends",
+    ),
+    Undone(
+        row=189,
+        patches=(Patch("chaos_protocols.links.network:Network._forget_shown", "shown.pop(site, None)", "pass"),),
+        test="test_open_admission:test_the_start_and_the_key_that_it_showed_are_forgotten_with_it",
+    ),
+    Undone(
+        row=190,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.pace:Pace.first_round",
+                "sum(map(_size_bytes, roster.views)) > VIEWS_AHEAD_BYTES_MAX",
+                "False",
+            ),
+        ),
+        test="test_long_commands:test_changes_that_begin_ever_later_have_no_more_views_than_a_command_can_name",
+    ),
+    Undone(
+        row=191,
+        patches=(Patch("chaos_protocols.site:SiteMachine.propose", "self.replica.unfit(data)", '""'),),
+        test="test_long_commands:test_a_change_that_no_site_could_read_is_not_proposed_and_ends_no_scheduler",
+    ),
+    Undone(
+        row=191,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.replica:RosterReplica.compact",
+                " if len(state) <= SNAPSHOT_BYTES_MAX else []",
+                "",
+            ),
+        ),
+        test="test_long_commands:test_a_roster_that_no_message_could_carry_does_not_take_the_place_of_the_log",
+    ),
+    Undone(
+        row=192,
+        patches=(
+            Patch(
+                "chaos_protocols.links.desired:DesiredLinks.change_requested",
+                "(one.request.other, one.request.add) == undone",
+                "False",
+            ),
+        ),
+        test="test_participation:test_the_last_word_on_a_link_is_the_one_that_is_asked_again",
+    ),
+    Undone(
+        row=192,
+        patches=(
+            Patch(
+                "chaos_protocols.links.desired:DesiredLinks.follow",
+                "self._requests.pop(self._own_request(site), None)",
+                "pass",
+            ),
+        ),
+        test="test_participation:test_what_a_site_asks_for_by_itself_is_over_when_a_user_has_removed_that_link",
+    ),
+    Undone(
+        row=193,
+        patches=(Patch("chaos_protocols.membership.catch_up:CatchUp.promoted", " or not command.views", ""),),
+        test="test_made_up:test_a_promotion_that_names_no_round_is_waited_for_by_nobody",
+    ),
+    Undone(
+        row=193,
+        patches=(
+            Patch(
+                "chaos_protocols.state.result_log:are_all",
+                "len(results) == until - after and all(one[0] == after + at for at, one in enumerate(results, 1))",
+                "[one[0] for one in results] == list(range(after + 1, until + 1))",
+            ),
+        ),
+        test="test_made_up:test_results_that_follow_each_other_are_found_without_counting",
+    ),
+)
