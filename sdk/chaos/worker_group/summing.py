@@ -50,9 +50,8 @@ class StepSums:
         tree, left = self._trees[layer], (0, micro_batch - 1)
         if not micro_batch & 1 or not tree.has(left):
             return None
-        parts = tree.take(left)
-        dtype = self._dtypes[layer]
-        if parts and all(part.dtype is dtype for part in parts):
+        parts, parameters = tree.take(left), self._layers[layer].parameters
+        if parts and all(part.dtype is parameter.dtype for part, parameter in zip(parts, parameters, strict=True)):
             return parts
         tree.put(left, parts)
         return None

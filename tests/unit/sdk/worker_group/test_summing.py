@@ -158,6 +158,27 @@ def test_a_pass_adds_to_the_leaf_on_its_left_what_would_be_added_later() -> None
     assert torch.equal(at_once.total(0), later.total(0)) and at_once.total(0).any()
 
 
+def test_a_layer_of_several_types_is_summed_in_the_widest() -> None:
+    """Its second micro-batch ended the training: a parameter in 16 bits was to take the sum in float32."""
+    torch.manual_seed(2)
+    layer, halved = Layer(0, Spare()), Layer(1, torch.nn.Linear(4, 4, dtype=torch.bfloat16))
+    assert isinstance(layer.module, Spare)
+    layer.module.unused.to(torch.bfloat16)
+    sums = StepSums([layer, halved], 2)
+    expected = torch.zeros(40)
+    for g in range(2):
+        entered, gradient = torch.randn(2, 4, requires_grad=True), torch.randn(2, 4)
+        onto = sums.left_of(0, g)
+        assert onto is None, "a backward pass adds in the type of each parameter"
+        _, found = layer.gradients(entered, layer.run(entered), gradient, onto)
+        parts = private([whole(layer.parameters, found)])[0]
+        expected += torch.cat([part.reshape(-1) for part in parts])
+        sums.leaf(0, g, parts)
+        sums.leaf(1, g, [torch.ones_like(each) for each in halved.parameters])
+    assert torch.equal(sums.total(0), expected) and sums.total(0).dtype is torch.float32
+    assert sums.total(1).dtype is torch.bfloat16
+
+
 class Noted:
     """Real groups; what is sent is kept, with a copy of what it was."""
 
