@@ -25,6 +25,7 @@ from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId, short
 from chaos_protocols.wire.site_status import BANS_MAX
 from chaos_protocols.wishes import BansChanged
 from chaosd.addresses import split_address
+from chaosd.after_block import told_of_block
 from chaosd.api.answers import Text, json_answer, read_body, refusal
 from chaosd.api.status import BlockedSite, ListedPeer, Outcome, PendingSite, TrustedSite
 from chaosd.config.changes import CHANGES_NAME, SITE_ID, DialledPeer, ListChanges, read_changes, write_changes
@@ -233,15 +234,11 @@ class TrustList:
             return _refused(f"{BANS_MAX if ban else SITES_MAX} sites are on that list already")
         changes = self._changes.with_ban(found) if ban else self._changes.with_block(found)
         why = f": {reason}" if reason else ""
+        told = told_of_block(driver.machine, found, ban=ban)  # as it stands before
         self._take(changes, f"{self.called(found)} is {'banned by this site' if ban else 'blocked'}{why}")
         driver.feed(BansChanged(sites=self._changes.bans))
         driver.conduct.block(self._changes.blocked)
         driver.transport.close_link(found, "blocked by this site's operator")
-        told = f"{found} has no link with this site from now on"
-        if ban:
-            told += "; it is out of the run for good as soon as more than half of the other members say so, too"
-        elif found in driver.machine.roster.site_ids():
-            told += "; it stays in the run as long as another site of it has a link with it"
         return _done(told)
 
     def change_block(self, asked: BlockBody) -> Outcome:
