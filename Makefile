@@ -89,9 +89,11 @@ soak: $(VENV)/.check  ## real processes under fire for 10 minutes, a site's work
 	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds fresh:100000
 
 SEEDS ?= 0:3000
+OPERATORS ?= 0:300
 
-seeds: $(VENV)/.check  ## 3,000 seeds of the simulator on all cores (4 minutes, the first time 6); fewer: make seeds SEEDS=0:500
+seeds: $(VENV)/.check  ## 3,000 seeds of the simulator on all cores, and 300 in which operators act (5 minutes, the first time 7); fewer: make seeds SEEDS=0:500
 	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds $(SEEDS)
+	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds $(OPERATORS) --operators
 
 mutants: $(VENV)/.project  ## deliberate faults in the protocols, and fixes that are taken back: each must be noticed
 	@$(BIN)/python -m tests.simulation.mutants
