@@ -42,6 +42,9 @@ LATE = "; agreed before this site heard the scheduler again"
 COMPACT_AFTER_ENTRIES = 256
 """Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""
 
+UNPROVEN_TOLD_MAX = 3
+"""Claims to schedule that one site cannot show, and that are told: it may make up a new one at every word."""
+
 UNPROVEN = (
     "it cannot show the votes of those who elect the scheduler, as far as this site's journal knows them: nothing that "
     "it says as the scheduler is taken. If others follow it, this site was away while those who vote were replaced "
@@ -91,7 +94,8 @@ class RosterReplica:
         """Neighbours that were told to have agreed on something else."""
         self._fence: tuple[int, int] | None = None
         """Index and term of a proposed entry, until whose fate is known this site gives to no round that it changes."""
-        self._unproven: tuple[int, SiteId] | None = None
+        self._unproven: dict[SiteId, set[int]] = {}
+        """Of which terms each site's claim to schedule was told."""
         self._journal = {entry.index: entry.term for entry in raft.uncommitted}
         """Entries that this site's journal had when its daemon started."""
         self.known = False
@@ -175,10 +179,11 @@ class RosterReplica:
         self.raft.in_run(run_id, proof_needed=self._rules >= PROOFS_SINCE, agreed=self._agreed)
 
     def unproven(self, effect: Unproven) -> list[SiteEffect]:
-        """Told once for each claim."""
-        if self._unproven == (effect.term, effect.leader):
+        """Told once for each claim; of one site only so many, for it may claim any term."""
+        told = self._unproven.setdefault(effect.leader, set())
+        if effect.term in told or len(told) >= UNPROVEN_TOLD_MAX:
             return []
-        self._unproven = (effect.term, effect.leader)
+        told.add(effect.term)
         return [
             Record(
                 kind="refused",

@@ -24,6 +24,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import alive
 
 from chaos_protocols import events
 from chaos_protocols.agreement.raft.messages import LeaderProof, ProofRequest
+from chaos_protocols.agreement.replica import UNPROVEN_TOLD_MAX
 from chaos_protocols.causes import Cause
 from chaos_protocols.membership.joining import UNPROVEN_FIRST_S
 from chaos_protocols.names import SiteId
@@ -90,3 +91,14 @@ def test_who_cannot_show_it_is_asked_ever_more_seldom_to_let_this_site_in_which_
     bench.hear(D, IN_VAIN, by=C)
     assert not sent(lives(bench, 2 * UNPROVEN_FIRST_S - 2), JoinRequest)
     assert sent(lives(bench, 2, scheduler=C), JoinRequest), "another one schedules"
+
+
+def test_a_site_that_claims_ever_new_terms_fills_no_history() -> None:
+    bench, out = back(), []
+    for term in range(2, 20):
+        message = msgspec.structs.replace(append(), term=term, leader=D)
+        bench.hear(D, RaftEnvelope(message=message), by=C)
+        out += bench.hear(D, RaftEnvelope(message=LeaderProof(term=term, leader=D, votes=(), mandates=())), by=C)
+        out += lives(bench, 2)
+    told = [one.cause for one in records(out, "refused") if "claims to schedule" in one.cause]
+    assert len(told) == UNPROVEN_TOLD_MAX
