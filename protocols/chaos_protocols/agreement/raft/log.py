@@ -112,9 +112,12 @@ class Log:
         return [newest] if newest[0] <= committed else [newest, *before]
 
     def mandates_between(self, after: int, until: int) -> tuple[Mandate, ...]:
-        """One for each leader, its last: who follows it believes what it said of its own term before."""
-        last = {(one.term, one.leader): one for one in self.mandates if after < one.index <= until}
-        return tuple(last.values())[-MANDATES_MAX:]
+        """The first and the last one of each leader: the first has the votes that elected it, of which some may count
+        no more by the time of the last; who follows it believes what it said of its own term between."""
+        found = [one for one in self.mandates if after < one.index <= until]
+        by = [(one.term, one.leader) for one in found]
+        ends = [one for at, one in enumerate(found) if by[max(0, at - 1) : at + 2] != [by[at]] * 3]
+        return tuple(ends)[-MANDATES_MAX:]
 
     def configuration_at(self, index: int) -> Configuration:
         """The one in force after `index`, which must not lie before the snapshot."""
