@@ -119,17 +119,6 @@ DECIDED = (
         row=187,
         patches=(
             Patch(
-                "chaos_protocols.agreement.raft.proof:_votes",
-                "core.ballots.values()",
-                "core.ballots[voter] for voter in sorted(core.ballots)",
-            ),
-        ),
-        test="test_mandates:test_a_leader_shows_the_votes_that_elected_it_however_many_have_confirmed_it_since",
-    ),
-    Undone(
-        row=187,
-        patches=(
-            Patch(
                 "chaos_protocols.agreement.raft.log:Log.mandates_between",
                 "!= [by[at]] * 3",
                 "and by[at + 1 : at + 2] != [by[at]]",
