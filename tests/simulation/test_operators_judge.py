@@ -196,6 +196,8 @@ def test_who_takes_it_back_or_was_restarted_a_moment_ago_wants_nobody_out() -> N
     court = banned(A, B)
     assert court.judge.is_wanted_out(D, BEFORE)
     court.judge.wants_out(court.node(B), BansChanged(sites=()))
+    assert court.judge.is_wanted_out(D, BEFORE), "whoever leads may not know it yet (seed 820, 6 sites)"
+    court.world.now_s += HEARD_S
     assert not court.judge.is_wanted_out(D, BEFORE)
     court = banned(A, B)
     court.judge.started(court.node(A))

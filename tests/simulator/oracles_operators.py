@@ -82,6 +82,8 @@ class OperatorsOracle:
         self._leads_since_s: dict[int, float] = {}
         self._wanted: dict[str, dict[str, float]] = {}
         """Whom each site's operator wants out, and since when its present daemon says so."""
+        self._taken_back_s: dict[tuple[str, str], float] = {}
+        """When a site's operator has taken back that he wants another one out."""
         self._rounds: list[tuple[int, float]] = []
         """Rounds as they were first done, and when."""
         self._reading: dict[str, Reading] = {}
@@ -109,6 +111,7 @@ class OperatorsOracle:
     def wants_out(self, node: Node, event: BansChanged) -> None:
         """Whom an operator wants out, all of them."""
         before = self._wanted.get(node.site, {})
+        self._taken_back_s |= {(node.site, site): self._world.now_s for site in before if site not in event.sites}
         self._wanted[node.site] = {site: before.get(site, self._world.now_s) for site in event.sites}
 
     def answered(self, node: Node, effect: effects.AnswerRequest) -> None:
@@ -236,8 +239,14 @@ class OperatorsOracle:
         return 2 * len(wanted) > len(members) - (site in members)
 
     def is_wanted_out(self, site: str, roster: Roster) -> bool:
-        """By so many that it may not be waited for."""
-        return self.most_want_out(site, roster, self._world.now_s)
+        """By so many that it may not be waited for: also where that was taken back a moment ago, as whoever leads may
+        not have heard of it yet."""
+        members, since_s = roster.member_ids(), self._world.now_s - HEARD_S
+        wanted = [one for one in members if one != site and self._wants(one, site, since_s)]
+        return 2 * len(wanted) > len(members) - (site in members)
+
+    def _wants(self, one: str, site: str, since_s: float) -> bool:
+        return site in self._wanted.get(one, {}) or self._taken_back_s.get((one, site), since_s) > since_s
 
     def _is_no_banned_ones(self, index: int, site: str, before: Roster, decided_s: float) -> None:
         """Invariant 5: the run does not go on from its state; every member has said what it wants before (13.2)."""

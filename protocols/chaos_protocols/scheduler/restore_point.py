@@ -8,24 +8,21 @@ worker.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
-
 import msgspec
 
 from chaos_protocols.agreement.commands import SetRestorePoint
-from chaos_protocols.agreement.roster import ModelFacts, SiteRecord, View
+from chaos_protocols.agreement.roster import ModelFacts, View
 from chaos_protocols.agreement.views import connects, make_view
-from chaos_protocols.named_sites import sites_named
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.decisions import Decision, Note, SiteFailed
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.negotiation import Tell
 from chaos_protocols.scheduler.proposals import Proposal, with_learner
 from chaos_protocols.scheduler.reports import Reports
-from chaos_protocols.scheduler.restore_awaited import Awaited, AwaitedSites, WitnessedRemovals
+from chaos_protocols.scheduler.restore_awaited import AwaitedSites, WitnessedRemovals
 from chaos_protocols.scheduler.restore_offers import Candidate, RestoreOffers, is_given_up
+from chaos_protocols.scheduler.restore_words import RestoreWords
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
 
@@ -35,15 +32,13 @@ CHECKPOINT_RATE_MIN_BYTES_PER_S = 50e6
 OPERATOR_VERSION = 4
 """Who speaks less does not know that an operator can decide."""
 
-NAMED_MAX = 16
-"""Sites in one text; of the others the number."""
-
 
 class RestorePoint:
     """Of one term of the scheduler."""
 
     def __init__(self, facts: Facts, reports: Reports, removals: WitnessedRemovals, *, led_since_s: float) -> None:
         self.offers = RestoreOffers(facts)
+        self._words = RestoreWords(facts, self.offers)
         self.waiting = ""
         """Which state the run waits for, and for whom; empty: it does not stand for want of one."""
         self._facts, self._reports = facts, reports
@@ -62,6 +57,8 @@ class RestorePoint:
         that goes on it is over, or it would be carried out the next time, over whatever was done since."""
         self._told_s = float("-inf")
         """When everybody was last told what is waited for."""
+        self._carried = ""
+        """The operator's request that the last entry of this term carries out."""
 
     # -- the decision
 
@@ -121,6 +118,7 @@ class RestorePoint:
         assert self._proposed is not None
         chosen, site = self._proposed, self._proposed.record.site
         self.offers.is_void(site)
+        self._carried = self._order[1].request if self._order is not None else ""
         self._order, self.waiting = None, ""
         self._looked, self._loading = True, (site, now_s + self._reading_s(chosen.model))
 
@@ -177,7 +175,7 @@ class RestorePoint:
         reason = self._what_follows(chosen)
         note = Note(
             kind="restore-point",
-            subject=self._called(chosen.record),
+            subject=self._words.called(chosen.record),
             cause="an operator decided it" if self._order is not None else "no member has the training state",
             outcome="done",
             reason=reason,
@@ -224,7 +222,7 @@ class RestorePoint:
             best = min(candidates, key=lambda one: one.rank, default=None)  # fresh workers, all of them
         if best is None or awaited:
             others = [one for one in offered if one not in candidates]
-            self.waiting = self._why_it_waits(best, awaited, reached, stood_s) + self._offered_by(others)
+            self.waiting = self._words.why_it_waits(best, awaited, reached, stood_s) + self._words.offered_by(others)
             return None
         return best
 
@@ -284,34 +282,6 @@ class RestorePoint:
     def _reading_s(self, model: ModelFacts) -> float:
         return self._facts.settings.transfer_stall_s + model.state_bytes / CHECKPOINT_RATE_MIN_BYTES_PER_S
 
-    # -- what is waited for
-
-    def _why_it_waits(self, best: Candidate | None, awaited: tuple[Awaited, ...], reached: int, stood_s: float) -> str:
-        """In words, for everybody."""
-        lost = f"no member that trains has the state of round {reached}"
-        here = "none is here" if best is None else f"the newest here: round {best.round} at {self._called(best.record)}"
-        if awaited:
-            names = ", ".join(map(str, awaited[:NAMED_MAX]))
-            more = f" and {len(awaited) - NAMED_MAX} more" if len(awaited) > NAMED_MAX else ""
-            lost += f"; waiting for {names}{more}, which may have it ({here})"
-        else:
-            lost += f", and no site has another one; waiting for a worker or a checkpoint that has it ({here})"
-        if stood_s < self._facts.settings.restore_wait_s:
-            return lost
-        choices = "" if best is None else f"`{self._from(best)}` goes on from there, "
-        return f"{lost}. An operator may decide otherwise: {choices}`chaosd recover --anew` begins again with round 1"
-
-    def _offered_by(self, others: Sequence[Candidate]) -> str:
-        """What is not taken by itself, for an operator, who may know better."""
-        told = min((one for one in others if one.round), key=lambda one: one.rank, default=None)
-        if told is None:
-            return ""
-        why = "which an operator has given up" if self._is_of_the_run(told) else "but never was in this run"
-        return (
-            f". {self._called(told.record)} offers a state of round {told.round}, {why}: only an operator can take "
-            f"that (`{self._from(told)}`)"
-        )
-
     def _tell_what_is_awaited(self, now_s: float) -> Decision | None:
         """To every site of the roster, again and again."""
         settings = self._facts.settings
@@ -333,8 +303,10 @@ class RestorePoint:
 
         if roster.restored_by == request.request:
             whose = roster.record(roster.restored_from[0]) if roster.restored_from is not None else None
-            name = self._called(whose) if whose is not None else "a site"
+            name = self._words.called(whose) if whose is not None else "a site"
             return answer(True, f"the run goes on from the state of round {request.round} of {name}")
+        if request.request == self._carried:
+            return None  # asked again before the entry is agreed on: what it takes is offered no more
         if roster.model is None:
             return answer(
                 False, "the run has not begun yet: it begins with the first worker of the site that founds it"
@@ -351,7 +323,7 @@ class RestorePoint:
             return None
         self._order = (site, request)
         if self._ordered_candidate() is None:
-            return answer(False, self._what_there_is(request))
+            return answer(False, self._words.what_there_is(request, self._offered()))
         return None
 
     def _ordered_candidate(self) -> Candidate | None:
@@ -361,7 +333,7 @@ class RestorePoint:
         site, request = self._order
         offered = self._offered()
         if request.origin:
-            meant = self._meant(request.origin)
+            meant = self._words.meant(request.origin)
             found = [one for one in offered if {one.record.site} == meant and 0 < one.round == request.round]
         else:
             found = [one for one in offered if one.round == 0]
@@ -371,29 +343,3 @@ class RestorePoint:
         if best is None:
             self._order = None
         return best
-
-    def _meant(self, origin: str) -> set[SiteId]:
-        """Whom an operator may mean. Who calls itself as another site does, or as its id begins, does not go for it."""
-        records = (*self._facts.roster.sites, *(one.record for one in self.offers.candidates()))
-        return sites_named(origin, [(record.site, record.name) for record in records])
-
-    def _called(self, record: SiteRecord) -> str:
-        """What an operator types for it, and nobody else is called. A mark in it would end the command in the text."""
-        words = (record.name, short(record.site))
-        return next((word for word in words if "`" not in word and self._meant(word) == {record.site}), record.site)
-
-    def _from(self, one: Candidate) -> str:
-        """As it is typed at a shell, which is to see one word in whatever another site calls itself."""
-        return f"chaosd recover --from {shlex.quote(f'{self._called(one.record)}:{one.round}')}"
-
-    def _what_there_is(self, request: RecoverRequest) -> str:
-        """For an operator who asked for something else."""
-        found = [one for one in self._offered() if one.round]
-        found.sort(key=lambda one: one.rank)
-        there = "; ".join(f"{self._called(one.record)}:{one.round} ({one.source})" for one in found[:NAMED_MAX])
-        if not request.origin:
-            return "no fresh worker is there to begin anew with: start a training script at a site, then ask again"
-        wanted = f"{request.origin} offers no state of round {request.round}"
-        if len(self._meant(request.origin)) > 1:
-            wanted = f"more than one site may be meant by {request.origin}"
-        return f"{wanted}; there are: {there or 'none, or not yet: each needs its daemon and a worker'}"

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, C, D, leader_of, records, roster_of
-from tests.unit.protocols.scheduler.scheduler_kit import alive, report
-from tests.unit.protocols.scheduler.test_operator import decides, standing
+from tests.unit.protocols.scheduler.scheduler_kit import acknowledge, alive, elect, report
+from tests.unit.protocols.scheduler.test_operator import decides, spoken, standing
 from tests.unit.protocols.scheduler.test_restore_point import LATEST, adopted, asks, disk, hello, without_state
 
 from chaos_protocols import events
@@ -53,6 +53,24 @@ def test_an_operator_hears_which_state_he_has_chosen_though_rounds_were_resolved
     bench = standing(B, C, restored_by="user-1", restored_from=(C, 1), restore_epoch=3, resolved_round=LATEST)
     answer = decides(bench, C, LATEST - 3)
     assert answer is not None and answer.done and f"the state of round {LATEST - 3} of site c" in answer.reason
+
+
+def test_a_word_that_is_asked_again_before_its_entry_is_agreed_on_is_not_refused() -> None:
+    """What it takes is offered no more by then (seed 868, 6 sites, with operators)."""
+    bench = Bench(A, roster_of(A, B, C, **spoken(roster_of(A, B, C))), voters=(A, B, C)).up(B, C)
+    elect(bench)
+    for site in (B, C):
+        bench.hear(site, msgspec.structs.replace(report(bench, active=False), done_round=LATEST, known_round=LATEST))
+    for _ in range(round(20 * SETTINGS.failure_timeout_s)):
+        alive(bench, B, C, seconds=0.1)
+        acknowledge(bench, B, C)
+    asks(bench, B, checkpoint=disk(LATEST - 1))
+    epoch = bench.machine.roster.epoch
+    for _ in range(2):
+        assert decides(bench, B, LATEST - 1) is None and bench.machine.roster.epoch == epoch
+    acknowledge(bench, B, C)
+    answer = decides(bench, B, LATEST - 1)
+    assert bench.machine.roster.restored_by == "user-1" and answer is not None and answer.done
 
 
 def test_an_operator_hears_at_once_that_those_who_have_the_state_only_pause() -> None:
