@@ -10,6 +10,7 @@ holds it any more.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import fsum, inf
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,22 @@ def divide(out: Numbers, total_sum: Numbers, total: float) -> None:
     """out = total_sum / total, in the type of `out`."""
     with np.errstate(over="ignore", invalid="ignore"):
         np.divide(total_sum, out.dtype.type(total), out=out)
+
+
+def times(part: Numbers, factor: float, *, out: Numbers | None = None) -> Numbers:
+    """`part` by a factor, in its own type; in float64 where that has not all digits of the factor (a vector of 1e40 that
+    is to have the length 1e-4 would be a third longer)."""
+    if 0 < abs(factor) < np.finfo(part.dtype).tiny:
+        return np.multiply(part, factor, out=out, dtype=np.float64, casting="same_kind").astype(part.dtype, copy=False)
+    return np.multiply(part, part.dtype.type(factor), out=out)
+
+
+def added_up(numbers: Iterable[float]) -> float:
+    """Exactly; infinite where it is beyond all numbers, for which `fsum` has no answer."""
+    try:
+        return fsum(numbers)
+    except OverflowError:
+        return inf
 
 
 def is_finite(numbers: Numbers) -> bool:

@@ -20,7 +20,7 @@ from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.centre import Centre, Counted
 from chaosd.bulk.reduce.coded import CodedVector
-from chaosd.bulk.vector import Buffer, Bytes, Numbers
+from chaosd.bulk.vector import Buffer, Bytes, Numbers, added_up, times
 
 NEAR = 0.02
 """A norm this near to the limit is found again, exactly: dot products differ between processors by less."""
@@ -51,7 +51,7 @@ class NormLimit:
 
     def norm(self, vector: Bytes, chunks: Iterable[Chunk]) -> float:
         """Of a whole vector; not finite only where a number in it is not."""
-        square = fsum(self.square(vector[chunk.start : chunk.stop], chunk) for chunk in chunks)
+        square = added_up(self.square(vector[chunk.start : chunk.stop], chunk) for chunk in chunks)
         if isfinite(square):
             return sqrt(square)
         parts = [part for chunk in chunks for part in self.counted(vector[chunk.start : chunk.stop], chunk)]
@@ -95,7 +95,8 @@ class RoundBounds:
         self._weight_max = bounds.weight_max
         self._scale = self._share = 1.0
         self._weights: dict[tuple[int, SiteId], float] = {}
-        self._squares: dict[tuple[int, SiteId, str], float] = {}
+        self._squares: dict[tuple[int, SiteId, str], tuple[int, float, float]] = {}
+        """Of what came from a neighbour along a tree: the last chunk, the sum before it, and the sum with it."""
 
     # -- this site's part
 
@@ -112,7 +113,7 @@ class RoundBounds:
         if norm > limit.norm_max:
             self.clipped, self._scale = norm, limit.norm_max / norm
         if self.centre is not None and isfinite(norm):
-            squares = (self.centre.square(own[one.start : one.stop], one, times=self._scale) for one in chunks)
+            squares = (self.centre.square(own[one.start : one.stop], one, factor=self._scale) for one in chunks)
             self.away = sqrt(fsum(squares))
             if self.away > self.centre.radius:
                 self._share = self.centre.radius / self.away
@@ -124,7 +125,7 @@ class RoundBounds:
             return own.view(chunk.dtype)
         shorter = own.copy()
         for part in self._own_limit.counted(shorter, chunk):
-            np.multiply(part, part.dtype.type(self._scale), out=part)
+            times(part, self._scale, out=part)
         if self.centre is not None and self._share != 1.0:
             self.centre.draw_in(shorter, chunk, self._share)
         return shorter.view(chunk.dtype)
@@ -147,7 +148,7 @@ class RoundBounds:
             # A result that is near to the limit is left to `is_kept`, which says the same everywhere.
             allowed = self.limit.most if is_sum else self.limit.most * (1.0 + NEAR)
             square = self.limit.square(data, chunk, wide=allowed * weight > WIDE)
-            norm = self._added(lane, "norm", square / (weight * weight) if weight else square, allowed)
+            norm = self._added(lane, "norm", index, square / (weight * weight) if weight else square, allowed)
             if norm is not None:
                 raise RemoteProtocolError(
                     f"{sent} that is longer than the run allows: the norm of its mean is {norm:.4g} or more, "
@@ -155,8 +156,8 @@ class RoundBounds:
                 )
         near = self.centre.allowed(coded.chunks) if self.centre is not None else None
         if self.centre is not None and near is not None:
-            square = self.centre.square(data, chunk, times=1.0 / weight) if weight else inf  # bytes without any weight
-            if (away := self._added(lane, "centre", square, near)) is not None:
+            square = self.centre.square(data, chunk, factor=1.0 / weight) if weight else inf  # bytes without any weight
+            if (away := self._added(lane, "centre", index, square, near)) is not None:
                 raise RemoteProtocolError(
                     f"{sent} that is further from the last result than the run allows: its mean is {away:.4g} or more "
                     f"away, {near:.4g} at most where all keep to clip_radius"
@@ -172,10 +173,16 @@ class RoundBounds:
         if message.weights:
             self._weights[message.tree, site] = fsum(message.weights)
 
-    def _added(self, lane: tuple[int, SiteId], what: str, square: float, allowed: float) -> float | None:
-        """A neighbour's squares of a tree, with one more. Too many? Then their root."""
-        total = self._squares.get((*lane, what), 0.0) + square
+    def _added(
+        self, lane: tuple[int, SiteId], what: str, index: int, square: float, allowed: float
+    ) -> float | None:
+        """A neighbour's squares of a tree, with one more. Too many? Then their root. Chunks come in order, and the last
+        one again where it lacked its hash."""
+        last, before, total = self._squares.get((*lane, what), (-1, 0.0, 0.0))
+        if index != last:
+            before = total
+        total = before + square
         if not total <= allowed * allowed:  # nor where it is no number
             return sqrt(total)
-        self._squares[*lane, what] = total
+        self._squares[*lane, what] = (index, before, total)
         return None

@@ -17,7 +17,7 @@ from chaos_protocols.rounds.reduce import Chunk
 from chaos_protocols.wire.bounds import ENCODED_SLACK, NORM_SLACK
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.worker import ContributionSpec
-from chaosd.bulk.vector import Buffer, Bytes, Numbers
+from chaosd.bulk.vector import Buffer, Bytes, Numbers, times
 
 LOST = {FP32: 1e-3, "bf16": 1 / 16, "fp16": 1 / 16, "int8": 1 / 4, "int4": 1.0}
 """How far the mean of honest parts may lie beyond the radius, as a share of the centre's norm: sums are rounded, and
@@ -59,13 +59,13 @@ class Centre:
         if held is not None:
             held.release()
 
-    def square(self, data: Bytes, chunk: Chunk, *, times: float = 1.0) -> float:
-        """Squared distance of a chunk, `times` something, from the centre; infinite or no number where it is beyond
+    def square(self, data: Bytes, chunk: Chunk, *, factor: float = 1.0) -> float:
+        """Squared distance of a chunk, times a factor, from the centre; infinite or no number where it is beyond
         all bounds."""
         total = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for part, middle in zip(self._counted.of(data, chunk), self._middles(chunk), strict=False):
-                away = np.multiply(part, part.dtype.type(times))
+                away = times(part, factor)
                 if middle is not None:
                     np.subtract(away, middle, out=away)
                 total += float(np.dot(away, away))

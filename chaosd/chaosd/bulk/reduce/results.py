@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import fsum
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,7 +17,7 @@ from chaosd.bulk.reduce.bounds import NormLimit
 from chaosd.bulk.reduce.coded import CodedVector
 from chaosd.bulk.reduce.region import ResultRegion
 from chaosd.bulk.send_queue import Frame
-from chaosd.bulk.vector import Buffer, Bytes, chunk_hash
+from chaosd.bulk.vector import Buffer, Bytes, added_up, chunk_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +86,7 @@ class Result:
 
     def is_bounded(self) -> bool:
         """Whether it is no longer than the run allows."""
-        return self.limit is None or self.limit.is_kept(fsum(self.squares.values()), self.buffer.array, self.coded)
+        return self.limit is None or self.limit.is_kept(added_up(self.squares.values()), self.buffer.array, self.coded)
 
     def findings(self) -> Findings:
         """What its maker, or its receiver, has found."""

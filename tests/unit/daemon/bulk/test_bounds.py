@@ -1,4 +1,5 @@
-"""What a neighbour sends is judged by its weight: bytes that come without any are no mean of anything."""
+"""What a site gives and what a neighbour sends, at the edge of the numbers that there are: squares that none can hold,
+factors of which a type has not all digits, weights of 0, and chunks that come again."""
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ import pytest
 from tests.rigs.reduce import SITES, SPEC
 
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.rounds.reduce.layout import Chunk
+from chaos_protocols.rounds.reduce.layout import Chunk, chunk_bytes_for, cut
 from chaos_protocols.wire.bounds import Bounds
-from chaos_protocols.wire.bulk import ChunkUp
+from chaos_protocols.wire.bulk import ChunkDown, ChunkUp
 from chaos_protocols.wire.plans import Tag
-from chaosd.bulk.reduce.bounds import RoundBounds
+from chaos_protocols.wire.state_spec import contribution_spec
+from chaos_protocols.wire.worker import ContributionSpec
+from chaosd.bulk.reduce.bounds import NormLimit, RoundBounds
 from chaosd.bulk.reduce.centre import Centre
 from chaosd.bulk.reduce.coded import CodedVector
+from chaosd.bulk.reduce.results import Result
 from chaosd.bulk.vector import BufferPool
 
 RADIUS = 2.0
@@ -39,3 +43,49 @@ def test_around_a_centre_a_sum_counts_by_its_mean() -> None:
 def test_bytes_without_any_weight_are_beyond_every_radius(number: float) -> None:
     with pytest.raises(RemoteProtocolError, match="further from the last result"):
         judged(0.0, number)
+
+
+def given(numbers: np.ndarray, spec: ContributionSpec, norm_max: float) -> tuple[bool, float]:  # type: ignore[type-arg]
+    """Whether a part of these numbers counts, and the norm with which it is given."""
+    chunks, own = cut(spec, chunk_bytes_for(spec.size_bytes)), numbers.view(np.uint8)
+    bounds = RoundBounds(Bounds(norm_max=norm_max), spec)
+    counts = bounds.look_at(own, chunks)
+    parts = [bounds.clip(own[chunk.start : chunk.stop], chunk).astype(np.float64) for chunk in chunks]
+    return counts, float(np.linalg.norm(np.concatenate(parts)))
+
+
+def test_squares_that_no_number_can_hold_are_a_norm_all_the_same() -> None:
+    numbers = np.zeros(60_000)
+    numbers[0] = numbers[-1] = 1.2e154
+    counts, norm = given(numbers, contribution_spec(len(numbers), 0), 1.0)
+    assert counts and norm == pytest.approx(1.0)
+
+
+def test_the_widest_part_is_given_with_the_smallest_norm_that_is_agreed() -> None:
+    numbers = np.full(100_000, 3e38, dtype=np.float32)
+    _, norm = given(numbers, contribution_spec(0, len(numbers)), 1e-4)
+    assert norm == pytest.approx(1e-4, rel=1e-3), "a third longer, and its parent would refuse it"
+
+
+def test_a_result_whose_squares_no_number_can_hold_is_too_long() -> None:
+    spec = contribution_spec(60_000, 0)
+    coded = CodedVector(spec, cut(spec, chunk_bytes_for(spec.size_bytes)))
+    buffer = BufferPool(spec.size_bytes, 1).take()
+    numbers = buffer.numbers(0, spec.size_bytes, "float64")
+    numbers[:] = 0.0
+    numbers[0] = numbers[-1] = 1.2e154
+    limit = NormLimit(Bounds(norm_max=1.0), spec)
+    result = Result(1, buffer, coded, [b""] * len(coded.chunks), limit=limit)
+    for index in range(len(coded.chunks)):
+        result.look(index)
+    assert not result.is_applied()
+
+
+def test_a_chunk_that_comes_again_since_it_lacked_its_hash_counts_once() -> None:
+    spec = contribution_spec(0, 1_000)
+    bounds, coded = RoundBounds(Bounds(norm_max=1.0), spec), CodedVector(spec, cut(spec, 2_000))
+    buffer = BufferPool(spec.size_bytes, 1).take()
+    buffer.numbers(0, spec.size_bytes, "float32")[:] = 1.0 / np.sqrt(1_000)
+    for index in (0, 0, 1, 1):
+        message = ChunkDown(tag=Tag(epoch=1, round=1), tree=0, chunk=index, weights=(1.0,) if index == 0 else ())
+        bounds.judge(SITES[1], message, index, buffer, coded)
