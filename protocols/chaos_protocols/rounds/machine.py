@@ -174,8 +174,7 @@ class RoundMachine:
         """The worker's own state counts as that of the end of `done` (founding a run)."""
         effects = [*self._stop(), *self._discard_after(done)]
         self.takes_part = True
-        self.completed_round = self.known_round = done
-        self.digest = ""
+        self.completed_round, self.known_round, self.digest = done, done, ""
         self.delivery.begin(done)
         self.own.begin()
         return effects + self.advance() + self._deliver_next()
@@ -183,6 +182,7 @@ class RoundMachine:
     def worker_loaded(self, round_number: int) -> list[Effect]:
         """The worker took over the transferred state of the end of `round_number`."""
         self.delivery.loaded(round_number)
+        self.check.said(round_number, None)  # what was found of one before may be of another history
         self.known_round = max(self.known_round, round_number)
         return self._deliver_next()
 

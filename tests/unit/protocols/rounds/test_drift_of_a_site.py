@@ -4,10 +4,11 @@ it is outvoted."""
 from __future__ import annotations
 
 from tests.unit.protocols.follower import Follower, finish_round, of, to_worker, training_member
-from tests.unit.protocols.one_site import A, B, D, records
+from tests.unit.protocols.one_site import A, B, D, records, roster_of
 
 from chaos_protocols import events
 from chaos_protocols.effects import Contribute, DeliverResult
+from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.state_check import CHECK_EVERY_ROUNDS, encode_check
 from chaos_protocols.wire.user_words import StateDiffered
 from chaos_protocols.wire.worker import StateDigests
@@ -93,3 +94,18 @@ def test_a_difference_is_narrowed_down_before_anybody_is_judged() -> None:
     (delivered,) = of(out, DeliverResult)
     assert delivered.digest is not None and delivered.digest[0] > piece[0] and delivered.digest[1] == piece[1]
     assert not records(out, "drift")
+
+
+def test_what_was_found_of_a_state_is_not_said_of_another_of_the_same_round() -> None:
+    """The run went on from the state of round 2, and its new round 4 came here by a transfer."""
+    rounds = RoundMachine(B, roster_of(A, B))
+    rounds.begin_from_worker(3)
+    rounds.worker_contributed(4, 1.0)
+    assert rounds.running is not None
+    rounds.reduce_finished(rounds.running, "x", ((A, 1.0), (B, 1.0)))
+    rounds.worker_applied(4, digests((0, 8), OTHER))
+    rounds.begin_at(4)
+    rounds.worker_loaded(4)
+    rounds.activate()
+    (part,) = of(rounds.worker_contributed(5, 1.0), Contribute)
+    assert part.has_bytes and not part.check
