@@ -132,3 +132,42 @@ def test_without_a_worker_there_is_nothing_to_keep() -> None:
             site.engine.contribute(tag, 3.0, True)
 
     lonely(main)
+
+
+def test_a_part_of_a_round_that_begins_again_is_there_though_its_worker_died_and_its_tag_was_done_here() -> None:
+    """What the engine has done counts only when the site's machine has heard of it under the tag that is current."""
+
+    async def main(site: Lonely) -> None:
+        site.worker(7.0)
+        site.engine.keep_contribution(1)
+        site.engine.detach_contribution()
+        await site.average(Tag(epoch=3, round=1))
+        assert (await site.average(Tag(epoch=4, round=1)) == 7.0).all()
+
+    lonely(main)
+
+
+def test_a_part_that_is_given_anew_to_a_round_that_begins_again_is_kept_though_its_former_result_is_here() -> None:
+    async def main(site: Lonely) -> None:
+        site.worker(7.0)
+        await site.average(Tag(epoch=3, round=1))
+        site.worker(5.0)
+        site.engine.keep_contribution(1)
+        site.engine.detach_contribution()
+        assert (await site.average(Tag(epoch=4, round=1)) == 5.0).all()
+
+    lonely(main)
+
+
+def test_a_part_of_a_history_that_was_given_up_is_not_in_the_way_of_an_earlier_rounds() -> None:
+    async def main(site: Lonely) -> None:
+        site.worker(7.0)
+        site.engine.keep_contribution(9)
+        site.engine.detach_contribution()
+        site.engine.drop_results(0, after_round=4)
+        site.worker(5.0)
+        site.engine.keep_contribution(5)
+        site.engine.detach_contribution()
+        assert (await site.average(Tag(epoch=4, round=5)) == 5.0).all()
+
+    lonely(main)

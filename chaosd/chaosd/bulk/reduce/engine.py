@@ -106,14 +106,13 @@ class ReduceEngine:
             call()
 
     def keep_contribution(self, round_number: int) -> None:
-        """Its part of a round lies in the arena: it is that round's, whoever comes next, until its result is here."""
-        if self.held(round_number) is None:
-            self._own.keep(round_number)
+        """Its part of a round lies in the arena: it is that round's, whoever comes next, until a later one is opened."""
+        self._own.keep(round_number)
 
     def detach_contribution(self) -> None:
         """The arena goes away: nothing of it is touched any more. A part already given is copied and still counts."""
         self.region.detach()
-        region, kept = self._own.detach(lambda number: self.held(number) is not None)
+        region, kept = self._own.detach()
         if self._memory is not None and region is not None and self._memory.own is region:
             self._memory.own = kept if kept is not None else region.copy()
 
@@ -126,6 +125,7 @@ class ReduceEngine:
             self._deferred.open(tag, partial(self.open, tag, plan, listening, member))
             return
         self._close_round()
+        self._own.done(tag.round - 1)
         self._void_fetch(tag.round - 1)
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
         memory = vectors.new_round(self._site, tag, plan, member, self.bounds, self.centred)
@@ -173,6 +173,7 @@ class ReduceEngine:
         """The worker needs no result below; the newest few stay for neighbours. Those above `after_round` are void."""
         if after_round is not None:
             self._void_fetch(after_round)
+            self._own.begin_after(after_round)
         if self.vectors is not None:
             self._forget(self.vectors, self.vectors.drop(before_round, after_round))
 
@@ -326,7 +327,6 @@ class ReduceEngine:
         memory = self._open_memory(effect.tag)
         self._memory = None
         memory.close(keep_result=True)
-        self._own.used(effect.tag.round)
         result = memory.result
         result.digest, result.checks = vector_digest(result.hashes), effect.checks
         self._all().finished(memory)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from chaos_protocols.errors import LocalProtocolError
@@ -17,6 +15,8 @@ class OwnPart:
         self._region: Bytes | None = None
         self._size_bytes = 0
         self._part: tuple[int, Bytes] | None = None
+        self._done = 0
+        """No part of this round, or of one before, is asked for any more."""
 
     def attach(self, region: memoryview) -> None:
         """A worker is here."""
@@ -39,18 +39,24 @@ class OwnPart:
             self._part = (round_number, region)
         return self._part[1]
 
-    def detach(self, is_done: Callable[[int], bool]) -> tuple[Bytes | None, Bytes | None]:
+    def detach(self) -> tuple[Bytes | None, Bytes | None]:
         """The region goes away: what is still needed is copied. The region as it was, and the part that is kept."""
         region, self._region = self._region, None
         if self._part is not None and self._part[1] is region:
             number = self._part[0]
-            self._part = None if region is None or is_done(number) else (number, region.copy())
+            self._part = None if region is None or number <= self._done else (number, region.copy())
         return region, self._part[1] if self._part is not None else None
 
-    def used(self, round_number: int) -> None:
-        """That round, and with it every one before, has its result."""
+    def done(self, round_number: int) -> None:
+        """A later round is opened than that one: it, and every one before, is over. That a result of it lies here does
+        not say so: its tag may have been void, and the same part is given to the next one."""
+        self._done = round_number
         if self._part is not None and self._part[0] <= round_number:
             self._part = None
+
+    def begin_after(self, round_number: int) -> None:
+        """The run goes on after that round: what was given to later ones is of another history."""
+        self._part, self._done = None, round_number
 
     def forget(self) -> None:
         self._part = None

@@ -13,15 +13,11 @@ def region(value: int) -> memoryview:
     return memoryview(bytearray([value] * 4))
 
 
-def never(_: int) -> bool:
-    return False
-
-
 def test_part_of_a_worker_that_died_outlives_it_and_the_next_ones_older_part() -> None:
     own, arena = OwnPart(), region(1)
     own.attach(arena)
     own.keep(5)
-    own.detach(never)
+    own.detach()
     arena[:] = bytes(4)  # the arena is taken by something else
     own.attach(region(2))
     own.keep(4)
@@ -32,26 +28,27 @@ def test_newer_part_of_the_next_worker_takes_the_place() -> None:
     own = OwnPart()
     own.attach(region(1))
     own.keep(5)
-    own.detach(never)
+    own.detach()
     own.attach(region(2))
     own.keep(6)
     assert own.of(6).tolist() == [2] * 4
 
 
-def test_part_whose_result_is_here_is_not_copied() -> None:
+def test_part_of_a_round_that_is_over_is_not_copied() -> None:
     own = OwnPart()
     own.attach(region(1))
+    own.done(5)
     own.keep(5)
-    gone, kept = own.detach(lambda number: number <= 5)
+    gone, kept = own.detach()
     assert gone is not None and kept is None
 
 
-def test_used_part_and_those_before_are_forgotten_and_without_a_worker_there_is_none() -> None:
+def test_parts_of_rounds_that_are_over_are_forgotten_and_without_a_worker_there_is_none() -> None:
     own = OwnPart()
     own.attach(region(1))
     own.keep(5)
-    own.detach(never)
-    own.used(5)
+    own.detach()
+    own.done(5)
     with pytest.raises(LocalProtocolError, match="no worker's contribution to round 5"):
         own.of(5)
 
