@@ -107,8 +107,8 @@ def divide(out: Numbers, total_sum: Numbers, total: float) -> None:
 
 
 def times(part: Numbers, factor: float, *, out: Numbers | None = None) -> Numbers:
-    """`part` by a factor, in its own type; in float64 where that has not all digits of the factor (a vector of 1e40 that
-    is to have the length 1e-4 would be a third longer)."""
+    """`part` by a factor, in its own type; in float64 where that has not all digits of the factor (a vector of 1e40
+    that is to have the length 1e-4 would be a third longer)."""
     if 0 < abs(factor) < np.finfo(part.dtype).tiny:
         return np.multiply(part, factor, out=out, dtype=np.float64, casting="same_kind").astype(part.dtype, copy=False)
     return np.multiply(part, part.dtype.type(factor), out=out)

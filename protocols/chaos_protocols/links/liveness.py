@@ -135,6 +135,10 @@ class LinkTable:
             self._up = tuple(sorted(site for site in self.neighbours if self.is_up(site)))
         return self._up
 
+    def rounds_came_s(self, site: SiteId) -> float:
+        """When bytes of a round, or of its result, last came from this neighbour."""
+        return self.neighbours[site].watch.rounds_s
+
     @property
     def deadline_s(self) -> float:
         """When to call `tick`; the same until a link changes or a beat is over, and asked for after every event."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from chaos_protocols.events import ConnectionProgress
+from chaos_protocols.wire.bulk import STREAM_AVERAGING
 
 SILENCE_FACTOR_MAX = 4.0
 """The limit of silence is at most so many failure timeouts, whatever was seen."""
@@ -40,6 +41,8 @@ class LinkWatch:
     """When bulk bytes last moved, in either direction."""
     received_s: float = 0.0
     """When bulk bytes last came from the neighbour."""
+    rounds_s: float = 0.0
+    """When bytes of a round, or of its result, last came."""
     echo_sequence: int = 0
     """The highest of our beats that the neighbour has named."""
     gap_s: float = 0.0
@@ -84,6 +87,8 @@ class LinkWatch:
             return
         if connection.received:
             self.received_s = now_s
+            if connection.stream == STREAM_AVERAGING:
+                self.rounds_s = now_s
         if connection.received or connection.acknowledged:
             self.bulk_s = now_s
         if connection.waiting and not connection.acknowledged:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
+from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 
@@ -19,7 +20,9 @@ class LostResults:
         self._replica = replica
         self._network = network
         self._rounds = rounds
-        self._fetching_since_s = outbox.awake_s
+        self._waits_since_s = outbox.awake_s
+        """Since when no byte of a result that is being fetched has come."""
+        self._came_s = 0.0
 
     def look(self) -> None:
         """At every beat."""
@@ -27,12 +30,20 @@ class LostResults:
         self.give_up_listening()
 
     def give_up_fetching(self) -> None:
-        """Whoever holds a resolved result is no neighbour: the others must not wait for this site's contribution."""
-        outbox = self._outbox
-        if self._rounds.fetching is None:
-            self._fetching_since_s = outbox.awake_s
-        elif outbox.awake_s - self._fetching_since_s > outbox.settings.election_timeout_s:
+        """Whoever holds a resolved result is no neighbour: the others must not wait for this site's contribution. One
+        whose bytes come is waited for like that of any round, however long it takes: while it is fetched no round is
+        open here, so that sites of the run send nothing else of rounds."""
+        outbox, links = self._outbox, self._network.links
+        came_s = max((links.rounds_came_s(site) for site in links.up_sites() if self._may_send(site)), default=0.0)
+        if self._rounds.fetching is None or came_s > self._came_s:
+            self._waits_since_s, self._came_s = outbox.awake_s, came_s
+        elif outbox.awake_s - self._waits_since_s > outbox.settings.election_timeout_s:
             outbox.emit(self._rounds.give_up_fetching())
+
+    def _may_send(self, site: SiteId) -> bool:
+        """A guest's bytes are no result's."""
+        roster = self._replica.roster
+        return roster.record(site) is not None or roster.gone(site) is not None
 
     def give_up_listening(self) -> None:
         """Members that leave wait for the other members' rounds, not for those who only listen: the site that a

@@ -106,7 +106,7 @@ class ReduceEngine:
             call()
 
     def keep_contribution(self, round_number: int) -> None:
-        """Its part of a round lies in the arena: it is that round's, whoever comes next, until a later one is opened."""
+        """Its part of a round lies in the arena: that round's, whoever comes next, until a later one is opened."""
         self._own.keep(round_number)
 
     def detach_contribution(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.unit.protocols.follower import (
     Follower,
     finish_round,
@@ -18,6 +19,7 @@ from tests.unit.protocols.one_site import (
     A,
     B,
     D,
+    E,
     record,
     records,
     roster_of,
@@ -39,6 +41,8 @@ from chaos_protocols.effects import (
     FetchResult,
     OpenRound,
 )
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.bulk import STREAM_AVERAGING, STREAM_REPLICATION
 from chaos_protocols.wire.plans import Tag
 
 
@@ -122,3 +126,25 @@ def test_the_fetching_of_a_resolved_result_is_begun_once() -> None:
     new = make_view(bench.machine.planner, first_round=3, members=(A, D), listeners=(), links=bench.roster.links)
     bench.agreed(RoundResolved(round=2, digest="ee", holders=(A,), views=(new,)))
     assert bench.machine.rounds.fetching == 2 and bench.machine.rounds.advance() == []
+
+
+def test_a_result_is_waited_for_as_long_as_its_bytes_come_however_long_that_takes() -> None:
+    bench = fetching()
+    for _ in range(20):
+        comes = events.ConnectionProgress(stream=STREAM_AVERAGING, received=True)
+        bench.handle(events.LinkProgressed(site=A, connections=(comes,)))
+        bench.alive(SETTINGS.election_timeout_s / 2)
+    assert bench.machine.rounds.fetching == 2 and bench.machine.rounds.worker_round is not None
+    bench.alive(SETTINGS.election_timeout_s + 0.5)
+    assert bench.machine.rounds.fetching is None and bench.machine.rounds.worker_round is None
+
+
+@pytest.mark.parametrize(("site", "stream"), [(A, STREAM_REPLICATION), (E, STREAM_AVERAGING)])
+def test_bytes_of_a_state_or_of_a_guest_are_none_of_a_result(site: SiteId, stream: int) -> None:
+    bench = fetching()
+    bench.up(E)
+    for _ in range(4):
+        comes = events.ConnectionProgress(stream=stream, received=True)
+        bench.handle(events.LinkProgressed(site=site, connections=(comes,)))
+        bench.alive(SETTINGS.election_timeout_s / 2)
+    assert bench.machine.rounds.fetching is None
