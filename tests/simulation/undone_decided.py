@@ -221,7 +221,6 @@ DECIDED = (
                 "",
             ),
         ),
-        test="test_results_of_a_site:"
-        "test_a_result_is_waited_for_as_long_as_its_bytes_come_however_long_that_takes",
+        test="test_results_of_a_site:test_a_result_is_waited_for_as_long_as_its_bytes_come_however_long_that_takes",
     ),
 )

@@ -173,9 +173,7 @@ class RoundBounds:
         if message.weights:
             self._weights[message.tree, site] = fsum(message.weights)
 
-    def _added(
-        self, lane: tuple[int, SiteId], what: str, index: int, square: float, allowed: float
-    ) -> float | None:
+    def _added(self, lane: tuple[int, SiteId], what: str, index: int, square: float, allowed: float) -> float | None:
         """A neighbour's squares of a tree, with one more. Too many? Then their root. Chunks come in order, and the last
         one again where it lacked its hash."""
         last, before, total = self._squares.get((*lane, what), (-1, 0.0, 0.0))
