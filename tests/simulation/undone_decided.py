@@ -223,4 +223,16 @@ DECIDED = (
         ),
         test="test_results_of_a_site:test_a_result_is_waited_for_as_long_as_its_bytes_come_however_long_that_takes",
     ),
+    Undone(
+        row=196,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reduce.results:ResultExchange.void_after",
+                " if number <= round_number}",
+                "}",
+            ),
+        ),
+        test="test_results:"
+        "test_who_holds_a_result_that_is_void_is_asked_for_the_one_that_stands_and_answers_when_it_has_that",
+    ),
 )

@@ -158,6 +158,18 @@ def test_a_round_that_is_done_again_ends_the_fetch_of_its_former_result() -> Non
     assert sent(exchange.received(B, WANT)) == [(B, GONE)]
 
 
+def test_who_holds_a_result_that_is_void_is_asked_for_the_one_that_stands_and_answers_when_it_has_that() -> None:
+    """Else whoever has no other neighbour would have struck it off, and lose its state."""
+    exchange = ResultExchange(A)
+    exchange.hold(4, "former", 3)
+    exchange.void_after(3)
+    assert exchange.received(B, WANT) == []
+    assert sent(exchange.received(C, ResultPull(round=4, digest="former", next=0))) == [
+        (C, ResultGone(round=4, digest="former"))
+    ]
+    assert sent(exchange.hold(4, "d", 3)) == [(B, HELD)]
+
+
 def test_an_older_result_than_those_held_is_gone() -> None:
     exchange = ResultExchange(A)
     exchange.hold(6, "x", 1)
