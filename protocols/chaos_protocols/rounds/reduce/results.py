@@ -101,8 +101,8 @@ class ResultExchange:
         return effects if current.holders else [self._unavailable(current)]
 
     def void_after(self, round_number: int) -> bool:
-        """Results of later rounds do not stand: they are not handed on, and who asks for one that will stand is answered
-        when that is here. True: one was being fetched, and is not any more."""
+        """Results of later rounds do not stand: they are not handed on, and who asks for the one that will is answered
+        when it is here. True: one was being fetched, and is not any more."""
         self._held = {number: held for number, held in self._held.items() if number <= round_number}
         if self._fetch is None or self._fetch.round <= round_number:
             return False
