@@ -70,6 +70,12 @@ def piece_bytes(state_bytes: int) -> int:
     return max(CHECK_PIECE_BYTES_MIN, -(-least // ITEM_ALIGNMENT_BYTES) * ITEM_ALIGNMENT_BYTES)
 
 
+def is_piece(piece: Piece, state_bytes: int) -> bool:
+    """Whether a worker would be asked for it: a member on the way can make up what others are said to have told."""
+    start, stop = piece
+    return 0 < stop - start <= piece_bytes(state_bytes) and stop <= state_bytes
+
+
 def digests_of(spec: StateSpec, piece: Piece, part: memoryview) -> StateDigests:
     """What the bytes `part` of this piece of a state look like: of the arrays that lie in it, and nothing of the gaps
     between them."""
@@ -118,7 +124,7 @@ class StateCheck:
         part; None: nothing."""
         if not 2 <= sites <= CHECKED_SITES_MAX:
             return None
-        if self._next is not None and self._next[0] == round_number:
+        if self._next is not None and self._next[0] == round_number and is_piece(self._next[1], state_bytes):
             return self._next[1]
         return piece_in_turn(round_number, state_bytes)
 
