@@ -100,7 +100,7 @@ BUGS = {
         f"{DELIVERY}.came_damaged", "self.collecting, self._queue = round_number, True,", "_, self._queue = 0, True,"
     ),
     "the transfer begins before what is left is written": Patch(
-        f"{STATE}._start_fetch", "self._rounds.delivery.is_damaged and not self.session.region.free", "False"
+        f"{STATE}._start_fetch", "self._rounds.delivery.is_damaged", "False"
     ),
     "what is left counts as the state": Patch(f"{DELIVERY}.applied", "if self.is_damaged:", "if False:"),
 }

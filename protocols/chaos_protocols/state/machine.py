@@ -169,7 +169,8 @@ class WorkerState:
     def _start_fetch(self) -> bool:
         """Begin, unless a thread or the worker may still touch the place where the state belongs: then when they have
         ended."""
-        writes = self._rounds.delivery.is_damaged and not self.session.region.free
+        plan, region = self.fetch.plan, self.session.region
+        writes = plan is not None and region.is_asked_for(plan.round) and self._rounds.delivery.is_damaged
         if writes or self.restore.region_is_written or not self.fetch.start():
             return False
         self.memory.yield_region()

@@ -26,11 +26,15 @@ class WorkerRegion:
         """Rounds whose state it was told to load, and has not."""
         self._snapshots: set[int] = set()
         """Rounds of which it may still copy its state."""
+        self._again: set[int] = set()
+        """Those of them that it was asked for twice: it answers once or twice."""
+        self._maybe: set[int] = set()
+        """Those that it has answered once since: it may copy the same state once more."""
 
     @property
     def free(self) -> bool:
         """It is the daemon's: the worker touches it only when it is told to."""
-        return not self._loads and not self._snapshots
+        return not self._loads and not self._snapshots and not self._maybe
 
     @property
     def loads(self) -> bool:
@@ -40,7 +44,7 @@ class WorkerRegion:
     def began(self) -> None:
         """A new session: it knows of no order to the one before."""
         self._loads.clear()
-        self._snapshots.clear()
+        self._forget_snapshots()
 
     def to_load(self, round_number: int) -> None:
         """It is told to load the state of that round. Nothing is written there before it has, so there is one at a
@@ -53,20 +57,32 @@ class WorkerRegion:
 
     def to_copy(self, round_number: int, *, alone: bool) -> None:
         """It is told to, at the end of that round. `alone`: no other that was asked for is taken any more."""
+        again = round_number in self._snapshots or round_number in self._maybe
         if alone:
-            self._snapshots.clear()
+            self._forget_snapshots()
         self._snapshots.add(round_number)
+        if again:
+            self._again.add(round_number)
 
     def is_asked_for(self, round_number: int) -> bool:
         """It was told to copy its state of that round, and has not answered."""
         return round_number in self._snapshots
 
     def answered(self, round_number: int) -> None:
-        """It has copied the state of that round, or says that it cannot."""
+        """It has copied the state of that round, or says that it cannot. Its answer may have been on its way when that
+        was asked for once more: then it copies it again."""
+        self._maybe.discard(round_number)
         self._snapshots.discard(round_number)
+        if round_number in self._again:
+            self._again.discard(round_number)
+            self._maybe.add(round_number)
+
+    def _forget_snapshots(self) -> None:
+        for rounds in (self._snapshots, self._again, self._maybe):
+            rounds.clear()
 
     def question(self) -> TakeSnapshot | None:
         """What has to be asked so that it becomes free at all; None: it will, or that was asked already."""
-        if self._loads or not self._snapshots or 0 in self._snapshots:
+        if self._loads or 0 in self._snapshots or not (self._snapshots or self._maybe):
             return None
         return ASK

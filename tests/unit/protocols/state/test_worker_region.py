@@ -14,6 +14,7 @@ from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import FetchState, LoadCheckpoint, ReleaseState
 from chaos_protocols.membership.own import MembershipState
+from chaos_protocols.state.worker_region import WorkerRegion
 from chaos_protocols.wire.control import CaughtUp
 from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.worker import LoadState, TakeSnapshot
@@ -160,3 +161,26 @@ def test_a_copy_of_which_a_transfer_has_overwritten_the_source_is_of_no_use() ->
     assert of(out, FetchState)
     bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
     assert bench.machine.state.memory.round is None
+
+
+def test_a_region_is_not_free_while_a_second_order_of_the_same_round_may_lie_unread() -> None:
+    """The first answer may have been on its way when it was given: the worker then copies its state once more."""
+    region = WorkerRegion()
+    region.to_copy(7, alone=False)
+    region.to_copy(7, alone=True)
+    region.answered(7)
+    assert not region.free and not region.is_asked_for(7), "who wants that state must ask for it"
+    question = region.question()
+    assert question is not None and question.round == 0, "it may have read both at once, and answer no more"
+    region.to_copy(question.round, alone=question.alone)
+    region.answered(0)
+    assert region.free
+
+
+def test_each_answer_of_a_worker_that_copies_twice_is_one() -> None:
+    region = WorkerRegion()
+    region.to_copy(7, alone=False)
+    region.to_copy(7, alone=True)
+    region.answered(7)
+    region.answered(7)
+    assert region.free
