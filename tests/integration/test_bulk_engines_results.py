@@ -12,7 +12,15 @@ from tests.rigs.reduce import CHAIN, SITES, SPEC, Rig
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reduce import layout
-from chaos_protocols.wire.bulk import BlockGone, ChunkDown, ChunkUp, ResultData, ResultHeld, encode_bulk_header
+from chaos_protocols.wire.bulk import (
+    BlockGone,
+    ChunkDown,
+    ChunkUp,
+    ChunkWant,
+    ResultData,
+    ResultHeld,
+    encode_bulk_header,
+)
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 from chaos_protocols.wire.state_spec import contribution_spec
@@ -355,4 +363,32 @@ async def test_a_chunk_of_a_result_that_lacks_its_hash_is_refused_and_comes_agai
     assert "does not have its hash" in victim.broken.pop(0)[1]
     victim.engine.stop(tag)
     await rig.round(Tag(epoch=1, round=1), pair, dict.fromkeys(SITES[:2], 1.0), [])
+    await rig.close()
+
+
+async def test_a_neighbour_that_asks_and_does_not_take_has_no_memory_held_for_every_round() -> None:
+    top, child = SITES[0], SITES[1]
+    pair = SyncPlan(trees=(Tree(weight=1.0, root=top, parent=((child, top),)),), reason="a pair")
+    rig = Rig(SITES[:2])
+    rig.connect(pair)
+    rig.network.pace_s[top, child] = 1_000.0
+    driver = rig.drivers[top]
+    spec = contribution_spec(0, 8 << 20)
+    driver.configure(spec)
+    for number in range(1, 20):
+        tag = Tag(epoch=1, round=number)
+        driver.engine.open(tag, pair, [child], True)
+        driver.engine.contribute(tag, 1.0, True)
+        await rig.until(lambda tag=tag: tag in driver.finished)
+        header = encode_bulk_header(ChunkWant(tag=tag, tree=0, next=0))
+        driver.engine.bulk_received(child, 0, header, None)
+        driver.engine.drop_results(number + 1)
+        await asyncio.sleep(0)
+        if driver.broken:
+            break
+    assert driver.broken == [(child, "it asks for more than it takes")]
+    assert driver.engine.vectors is not None
+    held = driver.engine.vectors.vectors.taken
+    assert held <= driver.engine.vectors.results_kept + 2, "what waited is let go"
+    driver.broken.clear()
     await rig.close()

@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from chaos_protocols.names import SiteId, short
@@ -24,7 +25,7 @@ from chaosd.bulk.vector import Buffer
 from chaosd.transport.errors import LinkClosed
 
 FRAMES_QUEUED_MAX = 1 << 17
-"""For one link: several whole results of 8 GiB. Only a neighbour that asks without taking gets there."""
+"""For one link. Only a neighbour that asks without taking gets there."""
 
 FIRST = -1
 """The rank of what goes before all chunks of its turn."""
@@ -83,6 +84,7 @@ class _Lane(Generic[K]):
     site: SiteId
     turns: deque[_Turn[K]] = field(default_factory=deque)
     waiting: int = 0
+    waiting_bytes: int = 0
     task: asyncio.Task[None] | None = None
     up: bool = True
     _put: int = 0
@@ -92,23 +94,27 @@ class _Lane(Generic[K]):
             self.turns.append(_Turn(frame.turn))
         heapq.heappush(self.turns[-1].frames, (frame.rank, self._put, frame))
         self._put += 1
-        self.waiting += 1
+        self._count(frame, 1)
 
     def take(self) -> Frame[K]:
         """The next one; there is one."""
         _, _, frame = heapq.heappop(self.turns[0].frames)
         if not self.turns[0].frames:
             self.turns.popleft()
-        self.waiting -= 1
+        self._count(frame, -1)
         return frame
+
+    def _count(self, frame: Frame[K], change: int) -> None:
+        self.waiting += change
+        self.waiting_bytes += change * len(frame.payload)
 
     def drop(self, unwanted: Callable[[K], bool]) -> None:
         kept: deque[_Turn[K]] = deque()
         for turn in self.turns:
             for _, _, frame in turn.frames:
                 if unwanted(frame.key):
+                    self._count(frame, -1)
                     frame.release()
-                    self.waiting -= 1
             turn.frames = [one for one in turn.frames if not unwanted(one[2].key)]
             if turn.frames:
                 heapq.heapify(turn.frames)
@@ -123,6 +129,8 @@ class SendQueue(Generic[K]):
         self._sender = sender
         self._stream = stream
         self._overflow = overflow
+        self.bytes_max = inf
+        """Of payloads, for one link: each holds the memory of what it is a part of."""
         self._lanes: dict[SiteId, _Lane[K]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -144,7 +152,7 @@ class SendQueue(Generic[K]):
         if lane is None or not lane.up:
             frame.release()
             return
-        if lane.waiting >= FRAMES_QUEUED_MAX:
+        if lane.waiting >= FRAMES_QUEUED_MAX or lane.waiting_bytes > self.bytes_max:
             frame.release()
             self._end(lane)
             self._overflow(site)

@@ -64,7 +64,7 @@ from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, RoundMemory
 from chaosd.bulk.reduce.own_part import OwnPart
 from chaosd.bulk.reduce.region import ResultRegion
 from chaosd.bulk.reduce.results import Findings, Result
-from chaosd.bulk.reduce.vectors import VectorMemory
+from chaosd.bulk.reduce.vectors import RESULTS_SENDING_MAX, SCRATCH_BYTES_MAX, VectorMemory
 from chaosd.bulk.send_queue import FIRST, BulkSender, Frame, SendQueue
 from chaosd.bulk.vector import vector_digest
 
@@ -393,6 +393,7 @@ class ReduceEngine:
             self._forget(self.vectors, self.vectors.results.clear())
         self._own.forget()
         self.vectors = VectorMemory(spec, self.region)
+        self._outbox.bytes_max = RESULTS_SENDING_MAX * self.vectors.vectors.size_bytes + SCRATCH_BYTES_MAX
         self._machine.results_kept = self.vectors.results_kept
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:

@@ -44,6 +44,11 @@ RESULTS_KEPT_MAX = 16
 """Small results are kept longer than two rounds, so that a listener behind a slow link is not lost at once."""
 
 
+RESULTS_SENDING_MAX = 4
+"""So many results may wait for one link, with sums: a neighbour asks for the next one when it has the last, and may
+fetch one that was resolved. Who asks and does not take would have the memory of each held, however many there are."""
+
+
 class _Cut:
     """What a vector takes that is cut so: its chunks as they travel, and scratch for them."""
 
