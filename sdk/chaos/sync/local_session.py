@@ -15,41 +15,14 @@ from chaos.skipped import BY_THE_SCRIPT
 from chaos.sync.anchors import Anchor
 from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
 from chaos.sync.fragments import Fragments
+from chaos.sync.local_plan import LocalPlan
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote
-from chaos.sync.outer import MEAN, OuterSGD
 from chaos.sync.pace import LocalPace
 from chaos.sync.runs import runs_of
+from chaos.sync.statistics import OwnStatistics
 from chaos_protocols.names import WEIGHT_MAX
 from chaos_protocols.wire.state_spec import contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalPlan:
-    """`every`, `outer`, `fragments`, `delay` as of `DiLoCo`, checked; `own_share`: 0 without a delay. `by_time`: the
-    phases are as long as `every` steps are on average. `warmup_rounds`: of each part."""
-
-    every: int
-    outer: OuterSGD
-    fragments: int = 1
-    delay: int = 0
-    own_share: float = 0.0
-    by_time: bool = False
-    warmup_rounds: int = 0
-
-    def outer_of(self, round: int) -> OuterSGD:
-        """What the result of this round does to the anchor."""
-        return MEAN if round <= self.warmup_rounds * self.fragments else self.outer
-
-    @property
-    def steps(self) -> int:
-        """Between two rounds, of whichever parts."""
-        return self.every // self.fragments
-
-    @property
-    def is_plain(self) -> bool:
-        """After a round the live parameters are the common ones, all of them."""
-        return self.fragments == 1 and not self.delay
 
 
 @dataclass(slots=True)
@@ -115,6 +88,8 @@ class LocalStepsSession:
         """The part whose result is in the anchor, and not yet in the live parameters."""
         longest = max(window.stop - window.start for window in self._fragments.windows) if plan.delay else 0
         self._merging: Bytes = np.zeros(longest, dtype=np.uint8)
+        buffers = [run for run in runs if run.kind is SlotKind.BUFFER and plan.delay]
+        self._statistics = OwnStatistics(framework, buffers)
         self._given_part = 0
         self._own: dict[int, Bytes] = {}
         """Memory for this site's own parameters, once the common model was shown."""
@@ -218,6 +193,8 @@ class LocalStepsSession:
             if (anchor := self._anchors.get(id(window.run))) is not None:
                 live = given.view(anchor.values.dtype)
                 np.subtract(anchor.part(piece), live, out=live)
+            elif self._plan.delay:
+                self._statistics.given(window.run, given)
         self._goes_on(round, part)
         return weight
 
@@ -248,6 +225,8 @@ class LocalStepsSession:
             anchor = self._anchors.get(id(window.run))
             if anchor is not None and trained:
                 anchor.step(piece, self._plan.outer_of(round), data)
+            if anchor is None and gave:
+                self._statistics.came(window.run, data)
             if anchor is None or not gave:
                 data = data if anchor is None else anchor.bytes[piece.start : piece.stop]
                 self._fragments.write(self._framework, piece, data)
@@ -256,6 +235,8 @@ class LocalStepsSession:
         changed = {id(slot) for slot in self._local.finish(round, self._plan.steps, agreed.metrics, common)}
         for anchor in self._anchors.values() if changed else ():
             anchor.take_over(self._framework, changed)
+        if gave:
+            self._statistics.go_on()
         self._applied(round, part, gave)
 
     def _applied(self, round: int, part: int, gave: bool) -> None:
@@ -288,6 +269,7 @@ class LocalStepsSession:
             values *= kind(self._plan.own_share)
             values += anchor.part(piece)
             self._fragments.write(self._framework, piece, live)
+        self._statistics.merge()
 
     def averaged_over(self, weight: float) -> None:
         """Nothing here follows it."""

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 
 from chaos.frameworks.base import Framework
 from chaos.sync.base import SharedData
-from chaos.sync.local_session import LocalPlan, LocalStepsSession
+from chaos.sync.local_plan import LocalPlan
+from chaos.sync.local_session import LocalStepsSession
 from chaos.sync.notes import NotesLayout
 from chaos.sync.outer import MEAN, OuterSGD
 from chaos_protocols.names import PARTS_MAX

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="trainings of torch")
 
 from tests.unit.sdk.test_local_steps_torch import Training, batch, loss_of  # noqa: E402
 
-from chaos import DiLoCo, OuterSGD  # noqa: E402
+from chaos import Coordinator, DiLoCo, OuterSGD  # noqa: E402
 from chaos.testing import LocalRun  # noqa: E402
 
 
@@ -99,3 +99,49 @@ def test_statistics_of_the_common_model_are_shown_and_the_sites_own_come_back() 
         with site.coordinator.common_model():
             assert np.array_equal(flat(site.model), started)
         assert np.array_equal(flat(site.model), own) and not np.array_equal(own, started)
+
+
+class Counting(torch.nn.Module):
+    """A statistic of the batches that it has seen, as a norm layer keeps it, with their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(4))
+        self.seen: Any
+        self.mean: Any
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, number: float) -> Any:
+        self.seen += 1
+        self.mean += (number - self.mean) / self.seen
+        return self.weight.sum()
+
+
+@pytest.mark.parametrize(("every", "fragments", "delay"), [(4, 1, 3), (6, 2, 2), (6, 2, 0)])
+def test_what_batches_leave_in_buffers_counts_while_a_round_is_under_way(
+    every: int, fragments: int, delay: int
+) -> None:
+    """Both sites see the same batches, so each buffer, in the rounds too, is that of a plain loop."""
+    steps, between = 3 * every + delay, every // fragments
+
+    def script(socket: Path) -> tuple[list[float], list[float]]:
+        model = Counting()
+        common: list[float] = []
+        coordinator = Coordinator(socket, sync=DiLoCo(every=every, fragments=fragments, delay=delay), verbose=False)
+        with coordinator:
+            coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+            for step in range(steps):
+                model(float(step)).backward()
+                assert coordinator.step()
+                if (step + 1) % between == delay and step + 1 >= between + delay:
+                    with coordinator.common_model():
+                        common += [float(model.seen), float(model.mean)]
+            return common, [float(model.seen), float(model.mean)]
+
+    with LocalRun(sites=2) as run:
+        results = run.together(script, script)
+    wanted = [number for seen in range(between, steps + 1, between) for number in (float(seen), (seen - 1) / 2)]
+    for common, own in results:
+        assert common == pytest.approx(wanted)
+        assert own == pytest.approx([float(steps), (steps - 1) / 2])
