@@ -22,6 +22,7 @@ from chaos.frameworks.base import (
     fact_item,
     in_vector_order,
 )
+from chaos.frameworks.numpy_unchanged import Unchanged
 from chaos_protocols.wire.state_spec import Item, fact
 
 Array = NDArray[Any]
@@ -67,6 +68,7 @@ class NumpyFramework:
             )
             for name, array in self.gradients.items()
         ]
+        self._unchanged = Unchanged(self._arrays, self.gradients)
         self._averaged = {slot.name: _read_only(self.gradients[slot.name]) for slot in in_vector_order(self.slots)}
         """What `apply` gets: views, since a copy would lie in fresh memory in every round."""
         self.facts: Sequence[StateItem] = [
@@ -113,7 +115,8 @@ class NumpyFramework:
 
     def run_apply(self, number: int) -> None:
         """The function of the user, on the gradients as they stand."""
-        self._apply(self._averaged, number)
+        with self._unchanged.applying():
+            self._apply(self._averaged, number)
 
     def check_step(self, optimizers: Sequence[str]) -> None:
         """`apply` has its own schedule."""
@@ -152,7 +155,7 @@ class NumpyFramework:
                     f"do not see what is in it: write into the registered one, {keeper}[{name!r}][...] = value, and do "
                     f"not put another in its place ({keeper}[{name!r}] = value)"
                 )
-        return ""
+        return self._unchanged.told()
 
     def odd_gradients(self, round: int, optimizers: Sequence[str] | None = None, *, averaged: bool = True) -> str:
         """A gradient of numpy is always there."""
