@@ -12,14 +12,17 @@ SKIPS_SINCE = 4
 
 BY_THE_SCRIPT = "the script skips this step"
 """The reason of a skip that is wanted."""
+AGAIN_AT = frozenset({100, 1_000, 10_000, 100_000})
+"""So many in a row, and it is told once more: whoever looks at the newest lines would take it for a site that gives."""
 TRIES_MAX = 100
 """So often one round is computed anew although nothing finite came of it here, and no other site gave anything. A loss
 scaler that begins far too high needs about twenty."""
 
 
 class SkippedRounds:
-    """Of several in a row the first is told, and at the end how many there were. Where every site computes one and the
-    same round again and again, and nothing finite comes of it, no later step will be finite either: the script ends."""
+    """Of several in a row the first is told, some later ones (AGAIN_AT), and at the end how many there were. Where every
+    site computes one and the same round again and again, and nothing finite comes of it, no later step will be finite
+    either: the script ends."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.daemon_version = 0
@@ -51,6 +54,12 @@ class SkippedRounds:
         elif not self._count:
             self._say(f"round {contributed.round}: {contributed.reason}; this site counts with weight 0 in it")
         self._count += 1
+        if contributed.reason != BY_THE_SCRIPT and self._count in AGAIN_AT:
+            self._say(
+                f"round {contributed.round}: {self._count} contributions in a row had weight 0 ({contributed.reason}): the "
+                "others train on without what this site has; look at its data and its loss, and where its model itself "
+                "holds a NaN, end the script and start it again: it gets the state of the run"
+            )
 
     def _count_tries(self, contributed: RoundContributed | RoundSkipped) -> None:
         if isinstance(contributed, RoundContributed) or contributed.reason == BY_THE_SCRIPT:

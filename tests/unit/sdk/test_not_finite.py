@@ -141,6 +141,26 @@ def test_steps_that_the_script_skips_are_no_vain_tries() -> None:
         rounds.note(RoundSkipped(round=number + 1, reason="a gradient is not finite"))
 
 
+def test_a_site_that_gives_nothing_finite_for_long_is_told_again_and_what_to_do() -> None:
+    """The others train on, so nothing stands, and one line of hundreds of rounds ago is all that it was told."""
+    told: list[str] = []
+    rounds = SkippedRounds(told.append)
+    rounds.daemon_version = SKIPS_SINCE
+    for number in range(1, 1_001):
+        rounds.note(RoundSkipped(round=number, reason="the gradient of 'weights' is not finite"))
+    assert [line.split(":")[0] for line in told] == ["round 1", "round 100", "round 1000"]
+    assert "start it again" in told[1] and "'weights' is not finite" in told[1]
+
+
+def test_steps_that_the_script_skips_are_told_once_however_many() -> None:
+    told: list[str] = []
+    rounds = SkippedRounds(told.append)
+    rounds.daemon_version = SKIPS_SINCE
+    for number in range(1, 1_001):
+        rounds.note(RoundSkipped(round=number, reason=BY_THE_SCRIPT))
+    assert len(told) == 1
+
+
 def test_an_average_that_is_too_large_is_applied_by_nobody() -> None:
     """Both parts are finite, their sum is not: the round counts, the states stay, and stay equal."""
     huge = 1.7e308
