@@ -20,9 +20,9 @@ scaler that begins far too high needs about twenty."""
 
 
 class SkippedRounds:
-    """Of several in a row the first is told, some later ones (AGAIN_AT), and at the end how many there were. Where every
-    site computes one and the same round again and again, and nothing finite comes of it, no later step will be finite
-    either: the script ends."""
+    """Of several in a row the first is told, some later ones (AGAIN_AT), and at the end how many there were. Where
+    every site computes one and the same round again and again, and nothing finite comes of it, no later step will be
+    finite either: the script ends."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.daemon_version = 0
@@ -54,11 +54,12 @@ class SkippedRounds:
         elif not self._count:
             self._say(f"round {contributed.round}: {contributed.reason}; this site counts with weight 0 in it")
         self._count += 1
-        if contributed.reason != BY_THE_SCRIPT and self._count in AGAIN_AT:
+        others_train = self._tries < self._count
+        if contributed.reason != BY_THE_SCRIPT and self._count in AGAIN_AT and others_train:
             self._say(
-                f"round {contributed.round}: {self._count} contributions in a row had weight 0 ({contributed.reason}): the "
-                "others train on without what this site has; look at its data and its loss, and where its model itself "
-                "holds a NaN, end the script and start it again: it gets the state of the run"
+                f"round {contributed.round}: {self._count} contributions in a row had weight 0 ({contributed.reason}): "
+                "the others train on without what this site has; look at its data and its loss, and where its model "
+                "itself holds a NaN, end the script and start it again: it gets the state of the run"
             )
 
     def _count_tries(self, contributed: RoundContributed | RoundSkipped) -> None:
