@@ -99,7 +99,7 @@ class LiveFeed:
         What comes later is in its queue; an event may be in both. The caller bounds the number of viewers."""
         viewer = Viewer()
         newest = self._newest_event_id()
-        if not self._viewers:
+        if self._task is None:  # there may be one though nobody looks: of whom was cut off, and has not left yet
             self._told_id, self._ticks = newest, 0
             self._task = asyncio.get_running_loop().create_task(self._run(), name="tell the open pages")
         self._viewers.add(viewer)
