@@ -158,17 +158,18 @@ class LocalApi:
         try:
             await asyncio.sleep(0)  # the subscription begins before the history is read: nothing falls between
             if after >= 0:
-                for record in self._control.events(after, EVENTS_MAX):
-                    await response.write(_line(record))
-                    sent_id = record.id
+                sent_id = await self._tell_since(response, after)
             while True:
                 both: set[asyncio.Future[Any]] = {upcoming, closing}
                 done, _ = await asyncio.wait(both, timeout=SIGN_OF_LIFE_S, return_when=asyncio.FIRST_COMPLETED)
                 if upcoming in done:
                     record = upcoming.result()
                     upcoming = asyncio.ensure_future(anext(records))
-                    if record.id > sent_id:
+                    if 0 <= sent_id < record.id - 1:  # the news are bounded, and this reader was too slow for some
+                        sent_id = await self._tell_since(response, sent_id)
+                    elif record.id > sent_id or not record.id:  # 0: the disk is full, and no history has it
                         await response.write(_line(record))
+                        sent_id = max(sent_id, record.id)
                 elif closing in done:
                     return
                 else:
@@ -179,6 +180,14 @@ class LocalApi:
             upcoming.cancel()
             closing.cancel()
             await asyncio.gather(upcoming, closing, return_exceptions=True)
+
+    async def _tell_since(self, response: web.StreamResponse, after: int) -> int:
+        """Everything that the history has after `after`; the id of the last that was told."""
+        while records := self._control.events(after, EVENTS_MAX):
+            for record in records:
+                await response.write(_line(record))
+            after = records[-1].id
+        return after
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, LinkBody)
