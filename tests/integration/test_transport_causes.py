@@ -18,6 +18,7 @@ from chaos_protocols.wire.versions import STARTS_SINCE, Versions
 from chaosd.addresses import split_address
 from chaosd.identity import Identity, verify
 from chaosd.transport import DialError
+from chaosd.transport.lookups import Lookups
 from chaosd.transport.starts import Start
 
 ONE, OTHER = "1" * 32, "2" * 32
@@ -327,8 +328,8 @@ def test_an_address_of_a_name_that_says_nothing_leaves_time_for_the_next_and_com
         here, port = split_address(b.transport.address)
         connect = loop.create_connection
 
-        async def getaddrinfo(*asked: object, **how: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
-            return [(0, 0, 0, "", (number, port)) for number in (SILENT, here)]
+        async def addresses(_: Lookups, host: str) -> list[str]:
+            return [SILENT, here]
 
         async def create_connection(protocol: Any, number: str, port: int) -> Any:
             tried.append(number)
@@ -336,7 +337,7 @@ def test_an_address_of_a_name_that_says_nothing_leaves_time_for_the_next_and_com
                 await asyncio.Event().wait()
             return await connect(protocol, number, port)
 
-        monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+        monkeypatch.setattr(Lookups, "addresses", addresses)
         monkeypatch.setattr(loop, "create_connection", create_connection)
         await a.transport.dial(b.id, f"institution.example:{port}", timeout_s=2.0)
         assert tried[:2] == [SILENT, here] and SILENT not in tried[2:], "the streams know"

@@ -24,6 +24,7 @@ from chaosd.transport import DialError
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.framing import FrameReader
 from chaosd.transport.link import Link
+from chaosd.transport.lookups import Lookups
 from chaosd.transport.stream import Stream
 from chaosd.transport.tls import TlsChannel
 
@@ -137,14 +138,10 @@ def test_dials_that_fail_leave_no_object_behind(loop_kind: str, obstacle: str, t
     run(loop_kind, main)
 
 
-async def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+async def resolve(_: Lookups, host: str) -> list[str]:
     """A name with two addresses, and nobody listens at the first."""
     await asyncio.sleep(0)
-    numbers: dict[socket.AddressFamily, tuple[object, ...]] = {
-        socket.AF_INET6: ("::1", port, 0, 0),
-        socket.AF_INET: ("127.0.0.1", port),
-    }
-    return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", number) for family, number in numbers.items()]
+    return ["::1", "127.0.0.1"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "two-addresses.test"])
@@ -156,7 +153,7 @@ def test_a_dial_that_is_given_up_at_any_turn_of_the_loop_leaves_no_object_behind
     dial, from resolving and connecting to the last stream of the link, begins and ends at turns of its own."""
 
     async def main() -> None:
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        monkeypatch.setattr(Lookups, "addresses", resolve)
         a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
         await start(a, b)
         turns = itertools.chain(range(TURNS), (TURNS << doubled for doubled in itertools.count(1)))

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import ipaddress
 import secrets
-import socket
 import ssl
 import traceback
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from chaosd.proxy import Proxy, ProxyError, Tunnel
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import DialError, PeerProtocolError
 from chaosd.transport.handshake import DialerHandshake, Speaker
+from chaosd.transport.lookups import Lookups
 from chaosd.transport.settings import TransportSettings
 from chaosd.transport.sockets import SocketOptions
 from chaosd.transport.starts import Start, Starts, start_of
@@ -75,6 +75,7 @@ class DialerContext:
     """Of all links of this daemon."""
     reached: dict[SiteId, str] = field(default_factory=dict)
     """Which address of its name a site, or the proxy on the way to it, answered at last."""
+    lookups: Lookups = field(default_factory=Lookups)
 
 
 def let_go(error: BaseException) -> None:
@@ -87,15 +88,17 @@ def let_go(error: BaseException) -> None:
         one = one.__context__
 
 
-async def _reach(address: str, channel: TlsChannel, proxy: Proxy | None, *, first: str, limit_s: float) -> str:
+async def _reach(
+    address: str, channel: TlsChannel, proxy: Proxy | None, *, lookups: Lookups, first: str, limit_s: float
+) -> str:
     """Connect the channel, through the proxy where that serves the host; the address of that name that took it. Raises
     OSError, ValueError."""
     host, port = split_address(address)
     if proxy is None or not proxy.serves(host):
-        return await _connect(host, port, channel, first=first, limit_s=limit_s)
+        return await _connect(host, port, channel, lookups=lookups, first=first, limit_s=limit_s)
     tunnel = Tunnel(proxy, host, port, channel)
     try:
-        found = await _connect(proxy.host, proxy.port, tunnel, first=first, limit_s=limit_s)
+        found = await _connect(proxy.host, proxy.port, tunnel, lookups=lookups, first=first, limit_s=limit_s)
         await tunnel.opened
         return found
     except ProxyError:
@@ -106,7 +109,9 @@ async def _reach(address: str, channel: TlsChannel, proxy: Proxy | None, *, firs
         tunnel.close()
 
 
-async def _connect(host: str, port: int, protocol: asyncio.BufferedProtocol, *, first: str, limit_s: float) -> str:
+async def _connect(
+    host: str, port: int, protocol: asyncio.BufferedProtocol, *, lookups: Lookups, first: str, limit_s: float
+) -> str:
     """To the first address of that name which takes it; that one. `first`: what did before is tried first. One that
     says nothing, as where a network has no way for IPv6, must leave the others their part of `limit_s`. Raises OSError
     of the last, ValueError.
@@ -117,8 +122,7 @@ async def _connect(host: str, port: int, protocol: asyncio.BufferedProtocol, *, 
     loop = asyncio.get_running_loop()
     hosts = [host]
     if not _is_number(host):
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        hosts = sorted(dict.fromkeys(str(info[4][0]) for info in found), key=lambda number: number != first)
+        hosts = sorted(await lookups.addresses(host), key=lambda number: number != first)
     for number in hosts:
         try:
             async with asyncio.timeout(None if number == hosts[-1] else limit_s / len(hosts)):
@@ -246,10 +250,10 @@ class Attempt:
         self._connections.append(connection)
         self._context.track(connection)
         try:
-            reached, proxy = self._context.reached, self._context.settings.proxy
-            first = reached.get(self.site, "")
-            reached[self.site] = await _reach(
-                self.address, connection.channel, proxy, first=first, limit_s=self._limit_s
+            context, channel = self._context, connection.channel
+            first, proxy = context.reached.get(self.site, ""), context.settings.proxy
+            context.reached[self.site] = await _reach(
+                self.address, channel, proxy, lookups=context.lookups, first=first, limit_s=self._limit_s
             )
         except (OSError, ValueError) as error:  # ValueError: text that cannot be the name of a host
             connection.channel.disown()
