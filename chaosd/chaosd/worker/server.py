@@ -11,7 +11,6 @@ same user, or root (socket mode 0600, peer credentials).
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 from pathlib import Path
@@ -32,6 +31,9 @@ NO_DESCRIPTOR = (
     "the daemon may open {allowed} files and sockets, and all are in use: it cannot take the shared memory of this "
     "script. Start the daemon again after `ulimit -n 1024`"
 )
+
+ACCEPT_PAUSE_S = 1.0
+"""Until a connection is tried again that could not be accepted."""
 
 HELLO_TIMEOUT_S = 10.0
 """A worker connects when its model is ready and speaks at once; after this a silent connection is closed."""
@@ -98,7 +100,7 @@ class WorkerServer:
         """Offer the socket. A file left by a daemon that is gone is removed. Raises UnixSocketError."""
         self._loop = asyncio.get_running_loop()
         self._listener = UnixListener(self.path, "worker_socket")
-        self._loop.add_reader(self._listener.socket.fileno(), self._accept)
+        self._listen()
 
     def send(self, message: DaemonMessage) -> bool:
         """Queue a message for the worker. False if there is none (its loss has been, or is about to be, reported)."""
@@ -145,10 +147,9 @@ class WorkerServer:
             connection, _ = self._listener.socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
+        except OSError as error:  # it stays in the queue of the socket, which can be read until it is taken
             log.error("a worker cannot connect: %s", explain(error, self.path))
+            self._pause_accepting()
             return
         peer = peer_of(connection)
         if peer.uid not in (os.geteuid(), 0):
@@ -160,6 +161,16 @@ class WorkerServer:
             return
         channel = Channel(connection, peer.pid, self._loop, received=self._received, ended=self._ended)
         self._pending[channel] = self._loop.call_later(HELLO_TIMEOUT_S, self._hello_overdue, channel)
+
+    def _pause_accepting(self) -> None:
+        """Look again in a while: at every turn of the loop it would cost a processor, and a disk for the log."""
+        assert self._listener is not None and self._loop is not None
+        self._loop.remove_reader(self._listener.socket.fileno())
+        self._loop.call_later(ACCEPT_PAUSE_S, self._listen)
+
+    def _listen(self) -> None:
+        if self._listener is not None and self._loop is not None:
+            self._loop.add_reader(self._listener.socket.fileno(), self._accept)
 
     def _hello_overdue(self, channel: Channel) -> None:
         if self._pending.pop(channel, None) is not None:
