@@ -77,6 +77,12 @@ def _send_limit(mbit: float) -> float:
     return mbit
 
 
+def _command(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must be a command of the shell, and none holds a zero character")
+    return text
+
+
 def _averaging(name: str) -> str:
     from chaos_planner.overlay.choice import policy_named  # numpy, which commands do without
 
@@ -97,6 +103,7 @@ Direct = Annotated[str, AfterValidator(parse_direct)]
 PagePlace = Annotated[str, AfterValidator(_page_place)]
 Id = Annotated[SiteId, AfterValidator(_site_id)]
 Label = Annotated[str, AfterValidator(_label)]
+ShellCommand = Annotated[str, AfterValidator(_command)]
 AveragingPolicy = Annotated[str, AfterValidator(_averaging)]
 FilePath = Annotated[Path, AfterValidator(_absolute)]
 Streams = Annotated[Whole, AfterValidator(_streams)]

@@ -40,6 +40,7 @@ from chaosd.config.fields import (
     PagePlace,
     ProxyPlace,
     SendMbit,
+    ShellCommand,
     Streams,
     Whole,
     default_name,
@@ -125,7 +126,7 @@ class SiteConfig(_Frozen):
     weight_max: Number = Field(default=0.0, ge=0, le=WEIGHT_MAX)
     aggregate: Literal["mean", "clipped"] = Field(default="mean")
     clip_radius: Number = Field(default=0.0, ge=0, le=NORM_MAX)
-    on_hang: str = Field(default="", max_length=ON_HANG_CHARACTERS_MAX)
+    on_hang: ShellCommand = Field(default="", max_length=ON_HANG_CHARACTERS_MAX)
     exit_with_worker: Flag = Field(default=False)
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
     log_format: Literal["text", "json"] = Field(default="text")

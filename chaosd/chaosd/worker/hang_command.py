@@ -7,8 +7,10 @@ Off by default: what becomes of a script is its owner's affair. The daemon does 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -48,7 +50,8 @@ class HangCommand:
             try:
                 code = await asyncio.wait_for(process.wait(), TIMEOUT_S)
             except (TimeoutError, asyncio.CancelledError):
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # the shell, and whatever it has started
                 await process.wait()
                 raise
             if code:

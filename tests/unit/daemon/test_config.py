@@ -93,7 +93,7 @@ def test_all_problems_are_told_in_one_text_with_file_field_value_and_what_is_all
     text = problems_of(
         tmp_path,
         'name = ""\nfailure_timeout_s = 0.05\nlisten = "nowhere"\nprobe = "iperf"\nbootstrap = "yes"\n'
-        'trust = ["ABC"]\n[[peers]]\nsite = "zz"\naddr = "1"\n',
+        'trust = ["ABC"]\non_hang = "kill\\u0000"\n[[peers]]\nsite = "zz"\naddr = "1"\n',
     )
     lines = text.splitlines()
     assert all(line.startswith(f"{tmp_path / 'chaosd.toml'}: ") for line in lines)
@@ -104,6 +104,7 @@ def test_all_problems_are_told_in_one_text_with_file_field_value_and_what_is_all
         "probe = \"iperf\": must be 'builtin', 'iperf3' or 'off'",
         'bootstrap = "yes": must be true or false',
         'trust[0] = "ABC": must be a site id',
+        'on_hang = "kill\\u0000": must be a command of the shell',
         'peers[0].site = "zz": must be a site id',
         "peers[0].address: is missing",
         "peers[0].addr: there is no such field; did you mean address?",

@@ -29,11 +29,12 @@ async def test_a_worker_that_cannot_be_accepted_costs_a_line_and_no_processor_an
     socket_file: Path, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It stays in the queue of the socket, and so the socket can be read at every turn of the loop."""
-    refused, accept = 0, socket.socket.accept
+    refused, accept, tried = 0, socket.socket.accept, asyncio.Event()
 
     def no_room(listening: socket.socket) -> object:
         nonlocal refused
         refused += 1
+        tried.set()
         raise OSError(number, "no room")
 
     monkeypatch.setattr(worker_server, "ACCEPT_PAUSE_S", 0.5)
@@ -44,11 +45,8 @@ async def test_a_worker_that_cannot_be_accepted_costs_a_line_and_no_processor_an
         with caplog.at_level(logging.ERROR):
             monkeypatch.setattr(socket.socket, "accept", no_room)
             client = Client(socket_file)
-            for _ in range(TURNS):
-                await asyncio.sleep(0)
             async with asyncio.timeout(60):
-                while not refused:
-                    await asyncio.sleep(0.01)
+                await tried.wait()
             for _ in range(TURNS):
                 await asyncio.sleep(0)
         assert refused == 1
