@@ -110,7 +110,7 @@ def test_all_problems_are_told_in_one_text_with_file_field_value_and_what_is_all
         "peers[0].addr: there is no such field; did you mean address?",
     ):
         assert expected in text
-    assert len(lines) == 9
+    assert len(lines) == 10
 
 
 @pytest.mark.parametrize(

@@ -34,15 +34,15 @@ async def begun(folder: Path) -> tuple[asyncio.Task[None], int]:
 
     HangCommand(TAKES_LONG.format(folder=folder), spawn).run(os.getpid(), 10.0)
     async with asyncio.timeout(60):
-        while not (folder / "started").exists():
-            await asyncio.sleep(0.01)  # noqa: ASYNC110
+        while not (folder / "started").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     return tasks[0], int((folder / "started").read_text())
 
 
 async def ends(pid: int) -> None:
     async with asyncio.timeout(60):
-        while lives(pid):
-            await asyncio.sleep(0.01)  # noqa: ASYNC110
+        while lives(pid):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
