@@ -24,7 +24,7 @@ from chaos_protocols.events import ForcedStop, LeaveRequested
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.state.transfer import TransferSettings
 from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX
-from chaosd import reloading
+from chaosd import hang_up, reloading
 from chaosd.addresses import join_address, split_address
 from chaosd.api.daemon_status import version
 from chaosd.api.operations import Operations
@@ -291,6 +291,7 @@ class Daemon:
     def _release_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
+        hang_up.ends_nothing()
 
     def _hung_up(self) -> None:
         """SIGHUP: what can be changed while the daemon runs is; a terminal that is closed ends no run."""
@@ -331,6 +332,7 @@ def run_daemon(
 
     Raises IdentityError, JournalError, HistoryError, ListenError or UnixSocketError, each with a remedy, when it cannot
     start."""
+    hang_up.ends_nothing()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(config.log_format))
     handler.addFilter(ForTerminals())

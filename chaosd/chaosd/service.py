@@ -61,12 +61,14 @@ class ServiceError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What the file is made of. `command`: absolute program and arguments; `writable`: folders that the daemon writes;
+    """What the file is made of. `command`: absolute program and arguments, `reload`: of that which has it read its
+    configuration again; `writable`: folders that the daemon writes;
     `user`: of a system unit, empty for a user's own."""
 
     name: str
     site: str
     command: Sequence[str]
+    reload: Sequence[str]
     folder: Path
     writable: Sequence[Path]
     user: str = ""
@@ -93,10 +95,10 @@ def systemd_unit(service: Service) -> str:
         "StartLimitIntervalSec=0\n"
         "\n[Service]\n"
         "Type=exec\n"
-        f"ExecStart={' '.join(_quoted(word, dollar=True) for word in service.command)}\n"
+        f"ExecStart={_command_line(service.command)}\n"
         f"WorkingDirectory={str(service.folder).replace('%', '%%')}\n"
         + (f"User={service.user}\n" if service.user else "")
-        + "ExecReload=/bin/kill -HUP $MAINPID\n"
+        + f"ExecReload={_command_line(service.reload)}\n"
         "Restart=on-failure\n"
         f"RestartSec={RESTART_AFTER_S}\n"
         f"RestartPreventExitStatus={' '.join(map(str, FINAL_CODES))}\n"
@@ -123,6 +125,11 @@ def launchd_agent(service: Service) -> bytes:
         "StandardOutPath": log,
     }
     return plistlib.dumps(values)
+
+
+def _command_line(words: Sequence[str]) -> str:
+    """Raises ServiceError."""
+    return " ".join(_quoted(word, dollar=True) for word in words)
 
 
 def _quoted(word: str, *, dollar: bool = False) -> str:

@@ -24,6 +24,10 @@ def main() -> None:
         from chaosd.cli.app import app
 
         app()
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        raise SystemExit(EXIT_PIPE) from None  # typer and rich see it first, and say that the command has failed
     except KeyboardInterrupt:  # while the command is still being loaded
         raise SystemExit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:  # `chaosd events | head`: the reader has seen enough

@@ -107,11 +107,13 @@ def _service(config: Path | None, *, system: bool, user: str | None) -> Service:
         )
     if not system and owner != getpass.getuser():
         raise ServiceError(f"{loaded.data_dir} belongs to {owner}: run this as {owner}, or with --system as root")
+    chaosd = [sys.executable, "-P", "-m", "chaosd"]  # -P: a file in its folder must not stand for a library's module
     return Service(
         name=loaded.name,
         site=site,
-        # -P: a file in the site's folder must not stand for a library's module.
-        command=[sys.executable, "-P", "-m", "chaosd", "start", "--config", str(path)],
+        command=[*chaosd, "start", "--config", str(path)],
+        # And not SIGHUP, which ends a process that is just being started, and tells nobody what is wrong in the file.
+        reload=[*chaosd, "reload", "--config", str(path)],
         folder=path.parent,
         writable=[loaded.data_dir, *_folders_elsewhere(loaded, confined=system)],
         user=owner if system else "",

@@ -39,6 +39,7 @@ def service(**changes: object) -> Service:
         "name": "Cleveland",
         "site": "c" * 32,
         "command": [sys.executable, "-m", "chaosd", "start", "--config", "/srv/chaos/chaosd.toml"],
+        "reload": [sys.executable, "-m", "chaosd", "reload", "--config", "/srv/chaos/chaosd.toml"],
         "folder": Path("/srv/chaos"),
         "writable": [Path("/srv/chaos/data")],
     }
@@ -93,6 +94,15 @@ def test_the_command_writes_the_users_unit_and_says_how_to_start_it(site: Path, 
     assert str(path) in text and "systemctl --user enable --now chaosd-cleveland-clinic" in text
     assert path.read_text() == run("service", "install", "--config", site, "--print").output
     assert f'"{site}"' in path.read_text()
+
+
+def test_a_reload_is_asked_for_by_the_command_which_ends_no_daemon_that_starts_and_tells_a_mistake(
+    site: Path,
+) -> None:
+    """systemd counts a daemon that SIGHUP has ended as stopped, and does not start it again."""
+    unit = run("service", "install", "--config", site, "--print").output
+    assert f'ExecReload={sys.executable} -P -m chaosd reload --config "{site}"\n' in unit and "HUP" not in unit
+    assert "no daemon answers" in run("reload", "--config", site, code=3).stderr
 
 
 def test_the_agent_of_macos_starts_the_same_daemon(site: Path) -> None:
