@@ -8,7 +8,6 @@ they are made, before anything runs: who may connect is known before the first s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import shlex
 import signal
@@ -267,6 +266,7 @@ class Daemon:
         watching = loop.create_task(
             watch(self.driver, self.config.settings, self.config.data_dir / JOURNAL_FILE), name="watch links and worker"
         )
+        watching.add_done_callback(self._watched)
         try:
             end = await stopped
             self._ending = end.reason
@@ -280,8 +280,13 @@ class Daemon:
             return EXIT_FAILED
         finally:
             watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+            await asyncio.wait([watching])
+
+    def _watched(self, watching: asyncio.Task[None]) -> None:
+        """Without it a daemon would take every link for one that carries nothing."""
+        if not watching.cancelled() and (error := watching.exception()) is not None:
+            assert isinstance(error, Exception)
+            self.driver.fail(error)
 
     def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,11 @@ from pathlib import Path
 import pytest
 from tests.unit.protocols.one_site import B, C, roster_of
 
+from chaos_lab.children import free_port
+from chaos_protocols.events import ForcedStop
 from chaosd.config.model import SiteConfig
-from chaosd.daemon import Daemon, run_daemon
+from chaosd.daemon import EXIT_FAILED, Daemon, run_daemon
+from chaosd.driver import Driver
 from chaosd.identity import Identity
 from chaosd.log_format import ForTerminals
 from chaosd.storage.history import History, HistoryError
@@ -57,6 +61,23 @@ def test_a_daemon_does_not_start_with_the_journal_of_another_site(tmp_path: Path
 
 def never(*_: object) -> Daemon:
     raise AssertionError("it starts")
+
+
+def test_a_daemon_that_looks_at_its_links_no_more_says_so_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task that looks dies of a defect: nobody would hear of it until the daemon ends for another reason."""
+
+    async def dies(driver: Driver, *_: object) -> None:
+        asyncio.get_running_loop().call_later(5.0, driver.feed, ForcedStop(reason="the test"))
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("chaosd.daemon.watch", dies)
+    Identity.create(tmp_path)
+    with caplog.at_level(logging.CRITICAL):
+        code = run_daemon(SiteConfig(name="a", data_dir=tmp_path, listen=f"127.0.0.1:{free_port()}"))
+    assert code == EXIT_FAILED and "the daemon must stop: a defect" in caplog.text
+    assert not list(tmp_path.glob("*.sock"))
 
 
 def test_a_daemons_log_is_written_without_what_a_terminal_obeys(
