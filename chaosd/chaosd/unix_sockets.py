@@ -91,4 +91,9 @@ def _clear(path: Path, setting: str) -> None:
 
 
 def _cannot(path: Path, setting: str, error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return (
+            f"cannot listen on the {setting} {path}: the folder {path.parent} is not there; make it (`mkdir -p -m 700`), "
+            f"or choose another {setting}"
+        )
     return f"cannot listen on the {setting} {explain(error, path)}"

@@ -152,7 +152,8 @@ def _text(changes: ListChanges) -> str:
     lines = [f"{field} = {json.dumps(list(getattr(changes, field)))}\n" for field in lists]
     for peer in changes.peers:
         name = f"name = {json.dumps(peer.name, ensure_ascii=False)}\n" if peer.name else ""
-        lines.append(f'\n[[peers]]\nsite = "{peer.site}"\naddress = {json.dumps(peer.address)}\n{name}')
+        address = json.dumps(peer.address, ensure_ascii=False)  # TOML knows no surrogates, which JSON escapes with
+        lines.append(f'\n[[peers]]\nsite = "{peer.site}"\naddress = {address}\n{name}')
     return HEAD + "".join(lines)
 
 

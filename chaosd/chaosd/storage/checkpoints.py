@@ -20,13 +20,12 @@ from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.worker import StateSpec
 from chaosd.storage.checkpoint_file import CheckpointError, Head, Interrupted, load_file, read_head, write_file
-from chaosd.storage.journal.files import sync_data
+from chaosd.storage.journal.files import make_durable_folder, sync_data
 
 log = logging.getLogger("chaosd")
 SUFFIX = ".safetensors"
 PARTIAL = ".partial"
 FILES_LOOKED_AT_MAX = 256
-FOLDER_MODE = 0o700
 SPARE_PART, SPARE_BYTES_MAX = 20, 1 << 30
 """A twentieth of the disk, a gibibyte at most, stays free."""
 
@@ -87,7 +86,7 @@ class CheckpointFolder:
         name = f"round-{facts.round:010d}-lineage-{facts.lineage}-{short(self.site)}{SUFFIX}"
         path, partial = self.folder / name, self.folder / f".{name}{PARTIAL}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+            make_durable_folder(self.folder)
             self._refuse_to_fill_the_disk(state.nbytes)
             try:
                 partial.unlink(missing_ok=True)  # whatever lies there: a link would be followed

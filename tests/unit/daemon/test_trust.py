@@ -20,6 +20,7 @@ from chaos_protocols.fingerprint import words_of
 from chaos_protocols.links.refusals import REFUSALS_KEPT
 from chaos_protocols.names import SiteId
 from chaos_protocols.wishes import BansChanged
+from chaosd.addresses import join_address
 from chaosd.api.client import LocalClient, RequestRefusedError
 from chaosd.api.status import Outcome
 from chaosd.cli.app import app
@@ -172,6 +173,15 @@ def test_a_peer_is_dialled_at_once_and_after_a_restart_and_may_connect(rig: Rig)
     assert "already" in rig.trust.add_peer(peer(B, name="Hungary")).reason
     assert rig.trust.remove_peer("Hungary").done and rig.again().told().peers == () and B not in rig.trust
     assert not rig.trust.remove_peer(B).done
+
+
+@pytest.mark.parametrize(
+    "host", ["zürich.example", "\N{GRINNING FACE}.example", "xn--zrich-kva.example", "fe80::1%eth0"]
+)
+def test_a_peer_whose_address_has_any_letters_is_written_down_and_read_back(rig: Rig, host: str) -> None:
+    one = DialledPeer(site=B, address=join_address(host, 7400), name="\N{GRINNING FACE}")
+    assert rig.trust.add_peer(one).done
+    assert read_changes(rig.trust.config.data_dir).peers == (one,)
 
 
 def test_a_configured_peer_gets_another_address_and_can_be_removed(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class DiskFolder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = -1
-        _make_durable_folder(path)
+        make_durable_folder(path)
 
     def describe(self, name: str) -> str:
         return str(self._path / name)
@@ -143,7 +143,7 @@ class DiskFolder:
         sync_folder(self._path)
 
 
-def _make_durable_folder(path: Path) -> None:
+def make_durable_folder(path: Path) -> None:
     """Makes the folder and its missing parents such that a loss of power does not take them, and all in them, away."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for folder in reversed(missing):

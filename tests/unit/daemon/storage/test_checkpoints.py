@@ -291,6 +291,21 @@ def test_the_file_is_on_disk_before_its_name_and_the_name_before_the_answer(
     assert calls == ["hash", "sync file", "rename", "sync folder"]
 
 
+def test_a_folder_that_is_made_for_the_first_checkpoint_survives_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file and its name are synced in it; its own name is in the folder above."""
+    from chaosd.storage.journal import files as journal_files
+
+    synced: list[Path] = []
+    monkeypatch.setattr(journal_files, "sync_folder", synced.append)
+    spec = state_spec([Item("w", "float32", (64,))])
+    far = CheckpointFolder(tmp_path / "new" / "checkpoints", run="test", site=SITE, kept=3)
+    far.write(memoryview(random_state(spec)), spec, facts(spec, 7), 3, never)
+    assert synced == [tmp_path, tmp_path / "new"]
+    assert stat.S_IMODE(far.folder.stat().st_mode) == 0o700
+
+
 def test_things_that_are_no_checkpoints_are_passed_over(tmp_path: Path) -> None:
     _, _, what = write_one(tmp_path)
     there = tmp_path / "checkpoints"

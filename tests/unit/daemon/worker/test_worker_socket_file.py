@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.daemon.worker.worker_kit import Recorder
 
-from chaosd.unix_sockets import UnixSocketError
+from chaosd.unix_sockets import UnixListener, UnixSocketError
 from chaosd.worker.server import WorkerServer
 
 
@@ -31,3 +31,11 @@ async def test_other_file_in_the_sockets_place_is_never_removed(socket_file: Pat
 async def test_too_long_path_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(UnixSocketError, match="a unix socket's at most"):
         await WorkerServer(tmp_path / ("x" * 120), Recorder()).start()
+
+
+def test_a_socket_in_a_folder_that_is_not_there_is_refused_with_what_to_do(socket_file: Path) -> None:
+    nowhere = socket_file.parent / "no" / "w"
+    with pytest.raises(
+        UnixSocketError, match=rf"the folder {nowhere.parent} is not there; make it .*another api_socket"
+    ):
+        UnixListener(nowhere, "api_socket")
