@@ -19,7 +19,7 @@ def split_address(address: str) -> tuple[str, int]:
         raise ValueError("must be host:port, and an IPv6 address needs brackets, as in [::1]:7400")
     if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         raise ValueError("must be host:port with a port from 1 to 65535, for example hospital.example.org:7400")
-    if re.search(r"[\s/@]", host):
+    if re.search(r"[\s/@]", host) or not host.isprintable():
         raise ValueError("must be host:port without spaces, user or path")
     return host, int(port)
 

@@ -93,7 +93,7 @@ def _clear(path: Path, setting: str) -> None:
 def _cannot(path: Path, setting: str, error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return (
-            f"cannot listen on the {setting} {path}: the folder {path.parent} is not there; make it (`mkdir -p -m 700`), "
-            f"or choose another {setting}"
+            f"cannot listen on the {setting} {path}: the folder {path.parent} is not there; make it "
+            f"(`mkdir -p -m 700`), or choose another {setting}"
         )
     return f"cannot listen on the {setting} {explain(error, path)}"

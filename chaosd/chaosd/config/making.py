@@ -199,7 +199,8 @@ def demand_free(address: str) -> None:
 
 def _peer_table(peer: PeerConfig) -> str:
     name = f"name = {json.dumps(peer.name, ensure_ascii=False)}\n" if peer.name else ""
-    return f'[[peers]]\nsite = "{peer.site}"\naddress = "{peer.address}"\n{name}'
+    address = json.dumps(peer.address, ensure_ascii=False)
+    return f'[[peers]]\nsite = "{peer.site}"\naddress = {address}\n{name}'
 
 
 def _text(path: Path, site: str, config: SiteConfig) -> str:

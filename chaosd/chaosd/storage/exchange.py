@@ -30,9 +30,9 @@ from chaosd.storage.checkpoint_file import (
     read_head,
     verify_file,
 )
-from chaosd.storage.checkpoints import FILES_LOOKED_AT_MAX, FOLDER_MODE, PARTIAL, SUFFIX
+from chaosd.storage.checkpoints import FILES_LOOKED_AT_MAX, PARTIAL, SUFFIX
 from chaosd.storage.durable import told_of
-from chaosd.storage.journal.files import sync_data, sync_folder
+from chaosd.storage.journal.files import make_durable_folder, sync_data, sync_folder
 
 IMPORTED = "imported"
 """In place of the site that wrote it: such a file is not removed to make room for newer ones."""
@@ -91,7 +91,7 @@ def import_file(source: Path, folder: Path, *, run: str, round_number: int | Non
             template.entries, template.pairs, facts=facts, run=run, run_id="", site=IMPORTED, epoch=template.epoch
         )
         target = folder / f"round-{number:010d}-lineage-{lineage}-{IMPORTED}{SUFFIX}"
-        folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+        make_durable_folder(folder)
         digest = blake3(header)
         for piece in _pieces(file, begin, entries, list(template.entries)):
             digest.update(piece)

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from chaosd.addresses import EVERY_ADDRESS, lies_at, listening_socket, network_of, plain_host
+from chaosd.addresses import EVERY_ADDRESS, lies_at, listening_socket, network_of, plain_host, split_address
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,9 @@ def test_an_address_is_told_as_people_write_it() -> None:
     assert plain_host("::ffff:203.0.113.7") == "203.0.113.7"
     for host in ("203.0.113.7", "2001:db8::1", "fe80::1%eth0", "unknown", ""):
         assert plain_host(host) == host
+
+
+@pytest.mark.parametrize("letter", ["\0", "\x1b", "\x7f", "\u202e", " "])
+def test_no_address_has_what_a_terminal_would_obey_or_nobody_sees(letter: str) -> None:
+    with pytest.raises(ValueError, match="without spaces"):
+        split_address(f"a{letter}b:7400")

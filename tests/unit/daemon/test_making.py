@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaosd.config.making import make_site
+from chaosd.config.model import load_config
 
 
 @pytest.fixture
@@ -18,6 +19,13 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
+
+
+def test_a_peer_stands_in_the_file_as_it_was_given_whatever_letters_it_has(tmp_path: Path) -> None:
+    peer = {"site": "b" * 32, "address": 'a"b\\.example:7400', "name": 'x"'}
+    file, _, config = make_site(tmp_path / "site", {"peers": [peer]})
+    (one,) = load_config(file).peers
+    assert one.model_dump() == peer and config.peers == (one,)
 
 
 def test_git_does_not_take_the_key_of_a_site_along(tmp_path: Path) -> None:
