@@ -36,6 +36,7 @@ RECORD_KINDS = frozenset(
     {
         "scale-out", "scale-in", "connect-link", "disconnect-link", "election", "link-down", "resolve", "pause",
         "resume", "plan", "worker", "refused", "transfer", "source", "restore", "checkpoint", "restore-point",
+        "reload", "rules", "key", "split", "rest", "skip", "bound", "drift", "recovered",
     }
 )  # fmt: skip
 RECORD_OUTCOMES = frozenset({"done", "failed", "refused", ""})

@@ -247,6 +247,11 @@ def test_the_operating_page_names_every_kind_of_event() -> None:
     assert sorted(rows(OPERATING, "kind")) == sorted(kinds)
 
 
+def test_every_kind_of_event_is_counted_as_itself() -> None:
+    """An alarm is set on a kind: what is counted as `other` raises none."""
+    assert sorted(rows(OPERATING, "kind")) == sorted(RECORD_KINDS)
+
+
 def kind_of(call: ast.Call) -> Iterator[str]:
     """The kind in `...record("kind", ...)`, `Record(kind="kind", ...)` or `Note(kind=...)`, where it is written out."""
     name = ast.unparse(call.func).rpartition(".")[2]
