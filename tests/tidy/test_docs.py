@@ -21,6 +21,7 @@ from chaos_protocols.scheduler.negotiation import ConnectLink, DisconnectLink, S
 from chaos_protocols.settings import SiteSettings
 from chaosd.cli.app import app
 from chaosd.config.model import SiteConfig, load_config
+from chaosd.metrics import RECORD_KINDS
 
 README = ROOT / "README.md"
 BY_HAND = ROOT / "docs" / "how-to" / "by-hand.md"
