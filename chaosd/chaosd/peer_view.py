@@ -9,6 +9,7 @@ time, and one every `ANSWER_EVERY_S`. What comes is for people: bounded, typed, 
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Collection
 from typing import Protocol
@@ -22,6 +23,7 @@ from chaos_protocols.names import SiteId, short
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.probe import SEEN_ASK, SEEN_KINDS, SEEN_TELL, SeenHeader, SeenSite, encode
 from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX
+from chaosd import patient_threads
 from chaosd.api.answers import Text, json_answer, read_body, refusal
 from chaosd.api.status import SeenHere
 from chaosd.bulk.send_queue import BulkSender
@@ -74,10 +76,12 @@ class PeerViews:
     async def ask(self, site: SiteId) -> SeenSite:
         """How that neighbour sees this site. Raises LinkClosed, TimeoutError (an older release does not answer)."""
         waiting = self._answers.get(site)
+        begins = waiting is None
         if waiting is None:
             self._answers[site] = waiting = asyncio.get_running_loop().create_future()
-            await self._sender.send_bulk(site, STREAM, encode(SeenHeader(kind=SEEN_ASK)))
         try:
+            if begins:
+                await self._sender.send_bulk(site, STREAM, encode(SeenHeader(kind=SEEN_ASK)))
             return await asyncio.wait_for(asyncio.shield(waiting), ANSWER_TIMEOUT_S)
         finally:
             self._answers.pop(site, None)
@@ -137,7 +141,7 @@ class PeerViews:
         machine = self._machine
         neighbour, record = machine.links.neighbours.get(site), machine.roster.record(site)
         address = neighbour.address if neighbour is not None else ""
-        reaches = bool(address) and await asyncio.to_thread(answers_as, site, address, DIAL_TIMEOUT_S, self._proxy)
+        reaches = bool(address) and await self._reaches(site, address)
         seen = SeenSite(
             software=self._software,
             round=machine.rounds.completed_round,
@@ -151,6 +155,13 @@ class PeerViews:
             await self._sender.send_bulk(site, STREAM, encode(SeenHeader(kind=SEEN_TELL)), msgspec.msgpack.encode(seen))
         except LinkClosed:
             return
+
+    async def _reaches(self, site: SiteId, address: str) -> bool:
+        look = functools.partial(answers_as, site, address, DIAL_TIMEOUT_S, self._proxy)
+        try:
+            return await patient_threads.begin(look, f"does {short(site)} answer")
+        except OSError:  # no thread to look with
+            return False
 
     async def close(self) -> None:
         """Nobody is told any more."""

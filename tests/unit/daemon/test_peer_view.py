@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Collection
 from typing import Any
 
@@ -16,6 +17,7 @@ from chaos_protocols.wire.bulk import may_be_skipped
 from chaos_protocols.wire.probe import SEEN_ASK, SEEN_TELL, SeenHeader, SeenSite, encode
 from chaosd import peer_view
 from chaosd.peer_view import SEEN_BYTES_MAX, PeerViews
+from chaosd.transport.errors import LinkClosed
 
 
 class Sent:
@@ -71,6 +73,43 @@ async def test_only_what_was_asked_for_is_taken_and_only_if_it_is_an_answer(monk
         ours.bulk_received(B, SEEN_TELL, memoryview(msgspec.msgpack.encode({"state": "x" * 99})))
     ours.bulk_received(B, SEEN_TELL, memoryview(answer))
     assert (await asking).state == "member"
+
+
+async def test_a_name_that_nobody_answers_for_keeps_no_daemon_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The neighbour is looked at from a thread, which waits for the resolver: the loop's own are joined at its end."""
+    ours, looks, ended = views(Sent(), monkeypatch), threading.Event(), threading.Event()
+
+    def answers_as(*_: object) -> bool:
+        looks.set()
+        return ended.wait(60)
+
+    monkeypatch.setattr(peer_view, "answers_as", answers_as)
+    ours.bulk_received(B, SEEN_ASK, None)
+    assert await asyncio.to_thread(looks.wait, 60)
+    async with asyncio.timeout(30):
+        await ours.close()
+        await asyncio.get_running_loop().shutdown_default_executor()
+    assert not ended.is_set()
+    ended.set()
+
+
+async def test_a_question_that_could_not_be_sent_is_sent_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost(Sent):
+        async def send_bulk(self, *frame: Any) -> None:
+            if len(asked) == 1:
+                raise LinkClosed("the test")
+            await super().send_bulk(*frame)
+
+    sent, asked = Lost(), [1]
+    ours = views(sent, monkeypatch)
+    with pytest.raises(LinkClosed):
+        await ours.ask(B)
+    asked.append(2)
+    again = asyncio.create_task(ours.ask(B))
+    await asyncio.sleep(0)
+    assert [header.kind for _, header, _ in sent.frames] == [SEEN_ASK]
+    ours.bulk_received(B, SEEN_TELL, memoryview(msgspec.msgpack.encode(SeenSite(state="member"))))
+    assert (await again).state == "member"
 
 
 def test_an_older_release_may_forget_the_question() -> None:
