@@ -34,7 +34,7 @@ from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.recovered import Origin
 from chaosd.os_errors import explain
 from chaosd.storage.journal.files import DataFile, DiskFolder, Folder
-from chaosd.storage.journal.records import BadFileError, DamagedError, file_header, new_salt, scan
+from chaosd.storage.journal.records import BadFileError, DamagedError, LaterError, file_header, new_salt, scan
 from chaosd.storage.journal.state import NOTHING, JournalState, Opened, Persisted, framed
 
 FILE = "journal"
@@ -55,6 +55,12 @@ ADVICE = (
     "Nothing was changed. A site that has lost its vote must not answer for it: move this directory aside, and "
     "make a new key beside the same configuration with `chaosd init`; once a member has let its new id in with "
     "`chaosd accept ID` the site joins anew and gets the state from its neighbours"
+)
+
+
+LATER = (
+    "Nothing was changed. A later release of chaosd has written it, most likely: install that one again, and start the "
+    "site with it as before. Its vote and its id stay only so"
 )
 
 
@@ -253,6 +259,8 @@ class Journal:
             if found.torn_bytes:
                 self._file.truncate(found.end)
                 self._file.sync()
+        except LaterError as error:
+            raise JournalDamagedError(f"the journal {self._name} cannot be read: {error}. {LATER}") from error
         except (BadFileError, DamagedError) as error:
             raise JournalDamagedError(f"the journal {self._name} cannot be trusted: {error}. {ADVICE}") from error
         except OSError as error:

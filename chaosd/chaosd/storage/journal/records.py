@@ -41,6 +41,10 @@ class BadFileError(Exception):
     """The file is no journal, or one that this version cannot read. The text says which."""
 
 
+class LaterError(Exception):
+    """What stands there is whole, and another release has written it. The text says what is not known here."""
+
+
 class DamagedError(Exception):
     """Frames that were acknowledged are damaged. The text says where."""
 
@@ -76,7 +80,7 @@ def frame(body: bytes, sequence: int, salt: bytes) -> bytes:
 
 
 def scan(data: bytes) -> Scan:
-    """All whole frames of a file. Raises `BadFileError`, `DamagedError`."""
+    """All whole frames of a file. Raises `BadFileError`, `LaterError`, `DamagedError`."""
     salt = _salt_of(data)
     bodies: list[bytes] = []
     at = FILE_HEADER_BYTES
@@ -99,7 +103,7 @@ def _salt_of(data: bytes) -> bytes:
     if _check(data[: FILE_HEADER.size], None, 16) != data[FILE_HEADER.size : FILE_HEADER_BYTES]:
         raise BadFileError("its header is damaged")
     if version != VERSION:
-        raise BadFileError(f"it has format {version}, and this version of chaosd reads format {VERSION}")
+        raise LaterError(f"it has format {version}, and this version of chaosd reads format {VERSION}")
     assert isinstance(salt, bytes)
     return salt
 

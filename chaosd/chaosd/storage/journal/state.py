@@ -14,7 +14,7 @@ from chaos_protocols.agreement.raft.effects import HardState
 from chaos_protocols.agreement.raft.messages import LogEntry, Snapshot
 from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.recovered import Origin
-from chaosd.storage.journal.records import DamagedError, frame
+from chaosd.storage.journal.records import DamagedError, LaterError, frame
 
 REWRITE_FRAME_BYTES = 8 << 20
 """Entries are gathered into frames of about this size when the file is written anew."""
@@ -58,14 +58,15 @@ class JournalState:
         self.origin: Origin | None = None
 
     def replay(self, bodies: Sequence[bytes]) -> None:
-        """Applies the frames of a file in order. Raises `DamagedError` for content that no journal can have."""
+        """Applies the frames of a file in order. Raises `DamagedError` for content that no journal can have,
+        `LaterError` for a record that is none here: its check was right, so it was written so."""
         if not bodies:
             raise DamagedError("it holds no whole record, not even its first")
         for number, body in enumerate(bodies, 1):
             try:
                 record = _decoder.decode(body)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise DamagedError(f"record {number} is whole but not understood ({error})") from error
+                raise LaterError(f"record {number} is whole but not understood ({error})") from error
             match record:
                 case Opened(incarnation=incarnation, site=site):
                     self.incarnation, self.site = incarnation, site or self.site

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+from blake3 import blake3
 from tests.rigs.keys import RigKeys
 from tests.unit.daemon.storage.journal_faults import FaultyFolder, PowerLost
 from tests.unit.daemon.storage.journal_model import CONFIGURATION, Model, effect, entry, lawful
@@ -29,7 +31,7 @@ from chaosd.storage.journal.journal import (
     JournalLockedError,
     JournalOfAnotherError,
 )
-from chaosd.storage.journal.records import FILE_HEADER_BYTES, scan
+from chaosd.storage.journal.records import FILE_HEADER, FILE_HEADER_BYTES, FILE_MAGIC, VERSION, frame, scan
 
 SECOND_DAEMON = """
 import sys
@@ -196,6 +198,20 @@ def test_a_damaged_journal_stops_the_daemon_says_what_to_do_and_is_left_as_it_is
     for step in ("move this directory aside", "`chaosd init`", "`chaosd accept ID`"):  # without a key nothing starts
         assert step in str(caught.value)
     assert (tmp_path / FILE).read_bytes() == damaged
+
+
+@pytest.mark.parametrize("what", ["format", "record"])
+def test_a_journal_of_a_later_release_is_no_reason_to_give_the_sites_key_up(tmp_path: Path, what: str) -> None:
+    """Who goes back to an older release by mistake has lost nothing, and must not be told to begin anew."""
+    Journal.open(tmp_path).close()
+    data = (tmp_path / FILE).read_bytes()
+    head, salt = data[:FILE_HEADER_BYTES], scan(data).salt
+    later = FILE_HEADER.pack(FILE_MAGIC, VERSION + 1, bytes(6), salt)
+    head = later + blake3(later).digest(length=16) if what == "format" else head
+    (tmp_path / FILE).write_bytes(head + frame(msgspec.msgpack.encode({"type": "of later"}), 1, salt))
+    with pytest.raises(JournalDamagedError, match="A later release of chaosd has written it") as caught:
+        Journal.open(tmp_path)
+    assert "aside" not in str(caught.value) and "chaosd init" not in str(caught.value)
 
 
 def test_votes_and_openings_do_not_add_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
