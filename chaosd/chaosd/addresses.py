@@ -21,6 +21,10 @@ def split_address(address: str) -> tuple[str, int]:
         raise ValueError("must be host:port with a port from 1 to 65535, for example hospital.example.org:7400")
     if re.search(r"[\s/@]", host) or not host.isprintable():
         raise ValueError("must be host:port without spaces, user or path")
+    try:
+        host.encode("idna")  # as the resolver asks for it
+    except UnicodeError:
+        raise ValueError("must be host:port, and a name of a host has 1 to 63 letters between two dots") from None
     return host, int(port)
 
 

@@ -6,7 +6,15 @@ import socket
 
 import pytest
 
-from chaosd.addresses import EVERY_ADDRESS, lies_at, listening_socket, network_of, plain_host, split_address
+from chaosd.addresses import (
+    EVERY_ADDRESS,
+    join_address,
+    lies_at,
+    listening_socket,
+    network_of,
+    plain_host,
+    split_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +74,15 @@ def test_an_address_is_told_as_people_write_it() -> None:
 def test_no_address_has_what_a_terminal_would_obey_or_nobody_sees(letter: str) -> None:
     with pytest.raises(ValueError, match="without spaces"):
         split_address(f"a{letter}b:7400")
+
+
+@pytest.mark.parametrize("host", ["a..b", ".a", "x" * 64 + ".example"])
+def test_what_no_resolver_can_be_asked_for_is_no_address(host: str) -> None:
+    """It ended the daemon, and `chaosd doctor`, as a defect of ours."""
+    with pytest.raises(ValueError, match="1 to 63 letters between two dots"):
+        split_address(f"{host}:7400")
+
+
+@pytest.mark.parametrize("host", ["zürich.example", "host.example.", "a_b", "x" * 63, "fe80::1%eth0", "192.0.2.1"])
+def test_what_a_resolver_takes_is_an_address(host: str) -> None:
+    assert split_address(join_address(host, 7400)) == (host, 7400)
