@@ -49,6 +49,9 @@ def policy_named(name: str) -> TreePolicy:
             f"the policy {name!r} cannot be imported ({error}): install the module beside the daemon, "
             "or put its folder on PYTHONPATH"
         ) from None
+    except (Exception, SystemExit) as error:  # whatever a module of somebody else does when it is read
+        told = f"{type(error).__name__}: {error}"
+        raise ValueError(f"the policy {name!r} cannot be imported, its module ends with {told}: correct it") from error
     if not callable(found):
         raise ValueError(f"{name!r} is a {type(found).__name__}; a policy is a function as chaos_planner's `pack`")
     policy: TreePolicy = found

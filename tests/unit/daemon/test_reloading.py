@@ -98,3 +98,21 @@ def test_a_daemon_without_a_file_goes_on(tmp_path: Path) -> None:
 
 def test_what_is_reloaded_are_fields() -> None:
     assert set(RELOADED) <= set(SiteConfig.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("def f(:", "SyntaxError"), ("raise RuntimeError('no')", "no"), ("raise SystemExit(3)", "3")]
+)
+def test_a_policy_whose_module_cannot_be_read_is_a_mistake_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    """And no defect of a daemon that starts, nor the end of one that is told to read it again."""
+    module = f"policy_of_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{module}.py").write_text(text)
+    (tmp_path / "chaosd.toml").write_text(f'averaging = "{module}:f"\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    config, driver = SiteConfig(name="a", data_dir=tmp_path), FakeDriver()
+    read = lambda: load_config(tmp_path / "chaosd.toml")  # noqa: E731
+    after, outcome = reloaded(config, read, driver, configured)  # type: ignore[arg-type]
+    assert after is config and not outcome.done
+    assert "averaging" in outcome.reason and told in outcome.reason and "correct it" in outcome.reason
