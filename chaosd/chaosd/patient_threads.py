@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import queue
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -44,3 +45,25 @@ def begin(work: Callable[[], Answer], name: str) -> asyncio.Future[Answer]:
     except RuntimeError as error:
         raise OSError(errno.EAGAIN, str(error)) from None
     return answer
+
+
+def within(work: Callable[[], object], timeout_s: float, name: str) -> None:
+    """Wait for `work` from a thread that blocks; what it gives is dropped. Raises TimeoutError where it takes longer,
+    and what `work` raises."""
+    ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:
+            ended.put(error)
+        else:
+            ended.put(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        error = ended.get(timeout=timeout_s)
+    except queue.Empty:
+        raise TimeoutError from None
+    if error is not None:
+        raise error

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from chaos_protocols.names import SiteId, short
+from chaosd import patient_threads
+from chaosd.addresses import split_address
 from chaosd.config.model import PeerConfig, SiteConfig
 from chaosd.doctor.check import Check, Level, fail, ok, warn
 from chaosd.identity import Identity, IdentityError
@@ -44,6 +48,7 @@ def check_peer(peer: PeerConfig, timeout_s: float, proxy: Proxy | None = None, o
     name = f"peer {peer.name} ({short(peer.site)})" if peer.name else f"peer {short(peer.site)}"
     started_s = time.monotonic()
     try:
+        _look_up(peer.address, timeout_s, proxy)
         raw = connect(peer.address, timeout_s, proxy)
     except OSError as error:
         remedy = "is it started, the address right, the port open in both firewalls?"
@@ -66,6 +71,18 @@ def check_peer(peer: PeerConfig, timeout_s: float, proxy: Proxy | None = None, o
     if swallowed:
         return fail(name, f"{peer.address}: small packets pass, large ones {swallowed} (MTU blackhole)", MTU_REMEDY)
     return ok(name, f"{peer.address} answers as itself, {rtt_ms:.1f} ms")
+
+
+def _look_up(address: str, timeout_s: float, proxy: Proxy | None) -> None:
+    """So that a resolver that does not answer takes no longer than a peer that does not. Raises OSError."""
+    host, port = split_address(address)
+    if proxy is not None and proxy.serves(host):
+        host, port = proxy.host, proxy.port
+    try:
+        patient_threads.within(functools.partial(socket.getaddrinfo, host, port), timeout_s, f"look up {host}")
+    except TimeoutError:
+        said = f"the resolver says nothing of {host} within {timeout_s:g} s: its name server does not answer"
+        raise TimeoutError(said) from None
 
 
 def _own_site(config: SiteConfig) -> SiteId | None:

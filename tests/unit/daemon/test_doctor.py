@@ -235,6 +235,16 @@ def test_a_peer_from_which_only_small_packets_arrive_is_a_failure_with_the_remed
     assert "mtu 1280" in check.remedy
 
 
+def test_a_resolver_that_does_not_answer_takes_no_longer_than_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ended.wait(30))
+    try:
+        check = check_peer(PeerConfig(site="0" * 32, address="silent.example:7400"), 0.1)
+    finally:
+        ended.set()
+    assert check.level is Level.WARN and "the resolver says nothing of silent.example within 0.1 s" in check.found
+
+
 def test_another_program_at_the_peers_address_is_a_failure() -> None:
     with answering(b"SSH-2.0-OpenSSH\r\n") as address:
         check = check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
