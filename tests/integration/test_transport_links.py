@@ -232,7 +232,7 @@ def test_dials_that_cannot_succeed_say_why(loop_kind: str, tmp_path: Path) -> No
         with pytest.raises(DialError, match="does not run"):
             await a.transport.dial(b.id, address, timeout_s=60)
         for host in ("a..b", "x" * 64 + ".test", "ü" * 64):
-            with pytest.raises(DialError, match="cannot be reached"):
+            with pytest.raises(DialError, match="1 to 63 letters"):
                 await a.transport.dial(b.id, f"{host}:7700", timeout_s=60)
         assert not a.transport._connections
         with pytest.raises(DialError, match="must be host:port"):
