@@ -322,7 +322,8 @@ class TreeFlow:
     def _send_empty(self) -> SendBulk:
         assert self.place.parent is not None
         weights = (0.0,) * len(self.place.subtree)
-        header = ChunkUp(tag=self.tag, tree=self.tree, chunk=0, empty=True, weights=weights)
+        checks = self._checks_of(self.place.subtree)
+        header = ChunkUp(tag=self.tag, tree=self.tree, chunk=0, empty=True, weights=weights, checks=checks)
         return SendBulk(site=self.place.parent, header=header)
 
     def _send_down(self, site: SiteId, chunk: int) -> SendBulk:
