@@ -168,7 +168,7 @@ class Node:
         world, generation = self.world, self._generation
         world.steps += 1
         world.trail.append((world.now_s, self.name, self.machine.outbox.events + 1, event))
-        world.oracles.operators.hears(self, event)
+        world.oracles.before_step(self, event)
         out = self.machine.handle(event, now_s=world.now_s + world.drift_s(self.site))
         for effect in out:
             if generation != self._generation:

@@ -105,6 +105,10 @@ class Oracles:
         self.recovery.started(node)
         self.operators.started(node)
 
+    def before_step(self, node: Node, event: Any) -> None:
+        """It is about to be handled."""
+        self.operators.hears(node, event)
+
     def after_step(self, node: Node, event: Any) -> None:
         """An event was handled and all its effects are executed."""
         if node.machine is None or node.stray:
