@@ -234,19 +234,17 @@ class OperatorsOracle:
 
     def most_want_out(self, site: str, roster: Roster, since_s: float) -> bool:
         """More than half of the other members, all the time since then."""
-        members = roster.member_ids()
-        wanted = [one for one in members if one != site and self._wanted.get(one, {}).get(site, since_s + 1) <= since_s]
-        return 2 * len(wanted) > len(members) - (site in members)
+        return _are_most(site, roster, lambda one: self._wanted.get(one, {}).get(site, since_s + 1) <= since_s)
 
     def is_wanted_out(self, site: str, roster: Roster) -> bool:
         """By so many that it may not be waited for: also where that was taken back a moment ago, as whoever leads may
         not have heard of it yet."""
-        members, since_s = roster.member_ids(), self._world.now_s - HEARD_S
-        wanted = [one for one in members if one != site and self._wants(one, site, since_s)]
-        return 2 * len(wanted) > len(members) - (site in members)
+        since_s = self._world.now_s - HEARD_S
 
-    def _wants(self, one: str, site: str, since_s: float) -> bool:
-        return site in self._wanted.get(one, {}) or self._taken_back_s.get((one, site), since_s) > since_s
+        def wants(one: str) -> bool:
+            return site in self._wanted.get(one, {}) or self._taken_back_s.get((one, site), since_s) > since_s
+
+        return _are_most(site, roster, wants)
 
     def _is_no_banned_ones(self, index: int, site: str, before: Roster, decided_s: float) -> None:
         """Invariant 5: the run does not go on from its state; every member has said what it wants before (13.2)."""
@@ -260,3 +258,9 @@ class OperatorsOracle:
             self._fail(5, f"entry {index} lets {site} in, which is banned")
         if leads_s > BANNED_S and self.most_want_out(site, before, decided_s - BANNED_S):
             self._fail(5, f"entry {index} lets {site} in, which most members want out")
+
+
+def _are_most(site: str, roster: Roster, wants: Callable[[str], bool]) -> bool:
+    """Whether more than half of the other members want it."""
+    others = [one for one in roster.member_ids() if one != site]
+    return 2 * sum(map(wants, others)) > len(others)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -191,6 +191,25 @@ class Noted:
         return self._groups.send(group, peer, tensor)
 
 
+def summed(layers: Sequence[Layer], grow: int) -> Callable[[Sequence[int]], StepSums]:
+    """Of eight micro-batches, each with gradients so many times as large as the one before: what a worker has summed
+    that was dealt these."""
+    gradients = {
+        (layer.index, g): [torch.randn_like(p) * grow**g for p in layer.parameters]
+        for layer in layers
+        for g in range(8)
+    }
+
+    def sums(micro_batches: Sequence[int]) -> StepSums:
+        found = StepSums(layers, 8)
+        for g in micro_batches:
+            for layer in layers:
+                found.leaf(layer.index, g, [part.clone() for part in gradients[layer.index, g]])
+        return found
+
+    return sums
+
+
 @pytest.mark.parametrize(
     ("dealt", "messages"),
     [([range(4), range(4, 8)], 1), ([range(4, 8), range(4)], 1), ([range(3), range(3, 8)], 2), ([range(8), ()], 2)],
@@ -201,17 +220,7 @@ def test_two_holders_close_the_sum_of_one_process_in_as_few_messages_as_it_takes
 ) -> None:
     torch.manual_seed(3)
     layers = [Layer(0, torch.nn.Linear(5, 3)), Layer(1, torch.nn.Linear(3, 4))]
-    gradients = {
-        (layer.index, g): [torch.randn_like(p) * 10**g for p in layer.parameters] for layer in layers for g in range(8)
-    }
-
-    def sums(micro_batches: Sequence[int]) -> StepSums:
-        found = StepSums(layers, 8)
-        for g in micro_batches:
-            for layer in layers:
-                found.leaf(layer.index, g, [part.clone() for part in gradients[layer.index, g]])
-        return found
-
+    sums = summed(layers, 10)
     whole_sums = sums(range(8))
     expected = [whole_sums.total(layer.index) for layer in layers]
     total = Sum((0, 1), (0, 1), tuple(remaining(each, 8) for each in dealt))
@@ -234,17 +243,7 @@ def test_layers_of_unlike_types_are_summed_each_in_its_own(dealt: list[Sequence[
     half, linear = torch.bfloat16, torch.nn.Linear
     modules = [linear(5, 3, dtype=half), torch.nn.Identity(), linear(3, 4), linear(4, 4, dtype=half)]
     layers = [Layer(index, module) for index, module in enumerate(modules)]
-    gradients = {
-        (layer.index, g): [torch.randn_like(p) * 3**g for p in layer.parameters] for layer in layers for g in range(8)
-    }
-
-    def sums(micro_batches: Sequence[int]) -> StepSums:
-        found = StepSums(layers, 8)
-        for g in micro_batches:
-            for layer in layers:
-                found.leaf(layer.index, g, [part.clone() for part in gradients[layer.index, g]])
-        return found
-
+    sums = summed(layers, 3)
     whole_sums = sums(range(8))
     total = Sum((0, 1, 2, 3), (0, 1), tuple(remaining(each, 8) for each in dealt))
     _, made = built(2, (0, 1))
