@@ -142,7 +142,9 @@ class Demo:
                     entry = json.loads(line)
                     seen.setdefault((entry["round"], entry["epoch"]), set()).add(entry["digest"])
         differing = [key for key, digests in seen.items() if len(digests) > 1]
-        if differing or not seen:
+        if not seen:
+            raise Failed("no site has noted a round in its rounds.jsonl: nothing can be compared")
+        if differing:
             raise Failed(f"results differ in rounds {sorted(differing)[:5]} of {len(seen)}")
         self.say(f"results of {len(seen)} rounds compared: equal at every site")
 

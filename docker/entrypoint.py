@@ -96,7 +96,7 @@ def run(overlay: Scenario, name: str) -> int:
     shape(overlay, name)
     values = {"name": name, "socket": str(SITE / "worker.sock"), "report": str(SITE / "report.json"),
               "until": str(SITE / "until"), **site.values}  # fmt: skip
-    daemon = subprocess.Popen([sys.executable, "-m", "chaosd", "start", "--config", str(SITE / "chaosd.toml")])
+    daemon = subprocess.Popen([sys.executable, "-m", "chaos_lab.daemon", "--config", str(SITE / "chaosd.toml")])
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: asked.append(number))

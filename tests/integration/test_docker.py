@@ -47,6 +47,7 @@ def test_every_link_is_a_network_of_its_own_with_two_addresses_in_it(compose: Mo
         assert all(compose.address(overlay, link, site).startswith(prefix) for site in link.between)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.timeout(LIMIT_S)
 def test_six_sites_in_containers_join_die_return_and_leave_with_equal_results() -> None:

@@ -30,7 +30,8 @@ BUILDS_KEPT = 3
 ENDING = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 SIMULATOR = (
-    *("averaging", "bans", "building", "contents", "drifting", "engines", "hanging", "keeping", "network", "node"),
+    *("averaging", "bans", "building", "contents", "drifting", "engines", "guests", "hanging", "keeping"),
+    *("lies", "network", "node"),
     *(
         "odd_workers",
         "oracles",
@@ -51,6 +52,7 @@ SIMULATOR = (
         "piecewise",
         "pipes",
         "planner",
+        "replaying",
         "story",
         "strays",
         "transfers",
