@@ -101,6 +101,7 @@ def test_the_kubernetes_objects_fit_together_and_run_confined() -> None:
     assert {one["name"] for one in container["volumeMounts"]} == volumes
     assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
     check_chaosd(container["args"])
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch", "the key stays its owner's alone"
     program, *words = container["livenessProbe"]["exec"]["command"]
     assert program == "chaosd"
     check_chaosd(words)
