@@ -6,9 +6,11 @@ is missing. It needs no registry.
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.util
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +18,8 @@ import pytest
 
 from chaos_lab.scenario import load_scenario
 
-DOCKER = Path(__file__).resolve().parents[2] / "docker"
+ROOT = Path(__file__).resolve().parents[2]
+DOCKER = ROOT / "docker"
 EXIT_UNAVAILABLE = 3
 LIMIT_S = 400
 """For a machine with other work on it."""
@@ -45,6 +48,34 @@ def test_every_link_is_a_network_of_its_own_with_two_addresses_in_it(compose: Mo
     for link in overlay.links:
         prefix = compose.subnet(overlay, link).removesuffix("0/29")
         assert all(compose.address(overlay, link, site).startswith(prefix) for site in link.between)
+
+
+def is_sent(place: str, patterns: list[str]) -> bool:
+    """Whether the engine gets this path of the repository for a build: the last pattern that it matches decides."""
+    sent = True
+    for pattern in patterns:
+        if fnmatch.fnmatch(place.partition("/")[0], pattern.removeprefix("!")):
+            sent = pattern.startswith("!")
+    return sent
+
+
+def copied(dockerfile: Path) -> set[str]:
+    """What it copies out of the repository."""
+    words = [line.split() for line in dockerfile.read_text(encoding="utf-8").splitlines() if line.startswith("COPY")]
+    return {source for _, *sources, _ in words for source in sources if not sources[0].startswith("--from")}
+
+
+@pytest.mark.parametrize("dockerfile", [DOCKER / "Dockerfile", ROOT / "examples" / "deploy" / "Dockerfile"])
+def test_an_image_is_given_all_that_the_wheel_is_made_of(dockerfile: Path) -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project, wheel = settings["project"], settings["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {"pyproject.toml", project["readme"], *project["license-files"]}
+    needed |= {*wheel["packages"], *wheel["force-include"]}
+    patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    sources = copied(dockerfile)
+    for place in sorted(needed | sources - {"."}):
+        assert (ROOT / place).exists() and is_sent(place, patterns), f"{place} is not sent to the engine"
+        assert "." in sources or place.partition("/")[0] in sources, f"{place} is not copied"
 
 
 @pytest.mark.long
