@@ -34,12 +34,6 @@ def check_name(name: str) -> None:
         raise ValueError(f"encoding={name!r}: {problem}")
 
 
-def exact_only(name: str, call: str) -> None:
-    """Raises ValueError for any encoding but the exact one; `call` made the model."""
-    if name != FP32:
-        raise ValueError(f"encoding={name!r}: a model of {call} is averaged in {FP32}; leave out encoding=")
-
-
 def encoded(given: ContributionSpec, name: str) -> ContributionSpec:
     """The vector of a round, to travel so. Raises ValueError where nothing of it would be encoded."""
     if name == FP32:

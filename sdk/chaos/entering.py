@@ -79,11 +79,8 @@ class Entering(ParallelSite, ABC):
                 "clip_norm= belongs to a model of parallelize(); a script that has all gradients clips their averages: "
                 "on_average=lambda update: torch.nn.utils.clip_grad_norm_(model.parameters(), ...)"
             )
+        mode = self._mode_of(sync)
         if self._replicated is None:
-            mode = sync or EveryStep()
-            if isinstance(mode, type):
-                raise ValueError(f"sync={mode.__name__} is a class; give one that is made: sync={mode.__name__}(...)")
-            check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
             session = mode.start(framework) if sampler is None else mode.start(framework, sampler)
             encoded(session.contribution, self._encoding)  # refused without a daemon, too
             alone = self._standalone
@@ -102,9 +99,18 @@ class Entering(ParallelSite, ABC):
     def _train_parallel(
         self, model: ParallelModel, optimizer: Any, scheduler: Any, clip: float | None, sync: SyncMode | None
     ) -> None:
+        self._mode_of(sync)
         session = self._register_parallel(model, optimizer, scheduler, clip, sync, self._encoding)
         if session is not None:
             model.talk_through(self._converse(session), session)
+
+    def _mode_of(self, sync: SyncMode | None) -> SyncMode:
+        """Raises ValueError for one that the encoding is too coarse for."""
+        mode = sync or EveryStep()
+        if isinstance(mode, type):
+            raise ValueError(f"sync={mode.__name__} is a class; give one that is made: sync={mode.__name__}(...)")
+        check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
+        return mode
 
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""

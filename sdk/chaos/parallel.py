@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chaos.encoding import exact_only
+from chaos.encoding import encoded
 from chaos.sync import DiLoCo, EveryStep
 from chaos.worker_group.script import script_digest
 from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
@@ -99,7 +99,6 @@ class ParallelSite:
         encoding: str,
     ) -> SyncSession | None:
         """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
-        exact_only(encoding, "parallelize()")
         local = _plain_local_steps(sync)
         if local is None:
             _check_sync(sync, "parallelize()")
@@ -112,7 +111,7 @@ class ParallelSite:
         if self._standalone:
             return None
         if self._in_group:
-            model.of_workers_in_a_run()
+            model.of_workers_in_a_run(encoding)
             return None
         return model.of_a_run()
 
@@ -122,13 +121,13 @@ class ParallelSite:
         """The session of this training, and whether this process has no daemon to speak with."""
         model = self._replicated
         assert model is not None
-        exact_only(encoding, "replicate()")
         _check_sync(sync, "replicate()")
         session = model.train_with(framework)
+        encoded(session.contribution, encoding)  # refused without a daemon, too
         if self._standalone:
             return session, True
         if self._in_group:
-            model.of_workers_in_a_run()
+            model.of_workers_in_a_run(encoding)
             return session, True
         return model.of_a_run(), False
 

@@ -35,7 +35,8 @@ def main() -> None:
     def clip(update: Any) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
 
-    with Coordinator(handle_signals=False, verbose=False) as coordinator:
+    encoding = given.get("encoding", "fp32")
+    with Coordinator(handle_signals=False, verbose=False, encoding=encoding) as coordinator:
         coordinator.register(
             model=model,
             optimizer=optimizer,

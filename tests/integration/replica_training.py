@@ -42,18 +42,21 @@ def train(
     seed: int = 7,
     pace_s: float = 0.0,
     logged: str = "",
+    encoding: str = "fp32",
+    clip: bool = True,
 ) -> None:
     """`touch(step, where)` is called before each forward and backward pass, `after` after each batch; `logged`: as of
     `site_training.train`."""
     model = devices.placed(make_model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
-    def clip(update: Any) -> None:
+    def clipped(update: Any) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
 
-    with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
+    settings: dict[str, Any] = {"handle_signals": False, "verbose": not standalone, "encoding": encoding}
+    with Coordinator(standalone=standalone, **settings) as coordinator:
         coordinator.replicate(model)
-        coordinator.register(model=model, optimizer=optimizer, on_average=clip)
+        coordinator.register(model=model, optimizer=optimizer, on_average=clipped if clip else None)
         if logged:
             coordinator.log_to(lambda: WrittenLines(logged))
         for inputs, targets in coordinator.loader(

@@ -30,7 +30,8 @@ def main() -> None:
     for fault in faults():
         _plant(fault)
     given = json.loads(os.environ["TRAINING"])
-    with Coordinator(handle_signals=False, verbose=False) as coordinator:
+    encoding = given.get("encoding", "fp32")
+    with Coordinator(handle_signals=False, verbose=False, encoding=encoding) as coordinator:
         model = coordinator.parallelize(devices.placed(make_model()), loss=torch.nn.functional.cross_entropy)
         scheduler = make_scheduler if given.get("scheduled") else None
         coordinator.register(model=model, optimizer=make_optimizer, scheduler=scheduler)

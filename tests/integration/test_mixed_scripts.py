@@ -181,6 +181,52 @@ async def test_a_schedule_with_stages_is_that_of_an_ordinary_script_and_comes_ba
     all_agree(one, alone, ran, rounds=rounds)
 
 
+async def test_sites_of_each_kind_train_in_an_encoding_whoever_dies(tmp_path: Path) -> None:
+    given = {"encoding": "int8"}
+    async with sites(tmp_path, ["one", "alone", "stages", "many"], min_sites=4) as cluster:
+        one, alone, stages, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=ROUNDS, script=ORDINARY, clip=False, **given)
+        other = await asyncio.to_thread(spawn, alone, 1, rounds=ROUNDS, script=STAGES, **given)
+        replicas = asyncio.create_task(group(many, 1, dp=2, pp=1, script=REPLICAS, training={**given, "clip": False}))
+        ran = await group(stages, 2, dp=2, pp=2, faults="2:2:update", script=STAGES, training=given)
+        averaging = one.client.status().averaging
+        await ended(process)
+        await ended(other)
+        whole = await replicas
+    assert ran.failed == whole.failed == "" and len(ran.struck) == 1, ran.happened
+    all_agree(one, alone, ran, rounds=ROUNDS)
+    agree(of_group(whole), told(one), rounds=ROUNDS)
+    assert averaging is not None and averaging.encoding == "int8" and averaging.relative_error
+
+
+async def test_a_lost_stage_comes_back_from_a_site_in_the_same_encoding(tmp_path: Path) -> None:
+    rounds, given = 60, {"encoding": "bf16"}
+    async with sites(tmp_path, ["one", "stages"], min_sites=2) as cluster:
+        one, stages = cluster.sites
+        fast = str(tmp_path / "fast")
+        process = await asyncio.to_thread(
+            spawn, one, 0, rounds=rounds, pace_s=0.3, fast=fast, script=ORDINARY, clip=False, **given
+        )
+        watch = fast_when(tmp_path, "state-loaded", after="state-lost")
+        shape: dict[str, Any] = {"dp": 1, "pp": 2, "restarts": 1, "faults": "1:5:backward"}
+        ran = await group(stages, 1, rounds=rounds, script=STAGES, training=given, watch=watch, **shape)
+        await ended(process)
+    assert ran.failed == "" and len(ran.struck) == 1, ran.happened
+    agree(of_group(ran), told(one), rounds=rounds)
+
+
+async def test_stages_in_another_encoding_are_refused_and_told_both(tmp_path: Path) -> None:
+    async with sites(tmp_path, ["one", "stages"], min_sites=1) as cluster:
+        one, stages = cluster.sites
+        fast = str(tmp_path / "fast")
+        process = await asyncio.to_thread(spawn, one, 0, rounds=200, pace_s=0.3, fast=fast, script=ORDINARY, clip=False)
+        await asyncio.to_thread(wait_for, lambda: told(one), "the first round")
+        ran = await group(stages, 1, rounds=200, dp=1, pp=2, script=STAGES, training={"encoding": "int8"})
+        (tmp_path / "fast").touch()
+        await ended(process)
+    assert "different encodings, 'int8' here and 'fp32' there" in ran.failed, ran.happened
+
+
 @pytest.mark.long
 async def test_stages_get_the_state_of_an_ordinary_script_and_give_it_to_the_next(tmp_path: Path) -> None:
     rounds = 120

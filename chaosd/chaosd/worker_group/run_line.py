@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
+from chaos_protocols.wire.encodings import ENCODINGS_SINCE, FP32
 from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaos_protocols.wire.worker import FiguresLogged, WorkerHello, WorkerMessage, decode_from_daemon, encode
 from chaos_protocols.worker_group.events import GreetRun, RunEvent, RunFound, RunLost, RunSaid
@@ -138,10 +139,11 @@ class RunLine:
 
 
 def greeting(effect: GreetRun, specs: RunSpecs, arena_bytes: int) -> WorkerHello:
-    """What the workers of a group say of themselves, as one."""
+    """What the workers of a group say of themselves, as one. A daemon that knows no encodings shares no version with
+    workers that use one."""
     return WorkerHello(
         version=NEWEST,
-        oldest=OLDEST,
+        oldest=OLDEST if specs.contribution.encoding == FP32 else ENCODINGS_SINCE,
         pid=os.getpid(),
         round=effect.round,
         damaged_round=effect.damaged_round,

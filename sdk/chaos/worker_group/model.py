@@ -167,11 +167,11 @@ class ParallelModel:
         self.layers = shard_layers(self.layers, shard, lanes.mesh)
         return lanes
 
-    def of_workers_in_a_run(self) -> None:
+    def of_workers_in_a_run(self, encoding: str) -> None:
         """These workers train with other institutions, through their controller. Raises ValueError where a process of
         a device group has something else than its part of each tensor along one dimension."""
-        if self._lanes is None:
-            self._vectors = LayerVectors(self._layout()) if self._mode is None else LocalVectors(self._layout())
+        if (lanes := self._lanes) is None:
+            self._vectors = (LayerVectors if self._mode is None else LocalVectors)(self._layout(), encoding)
             return
         from chaos.worker_group.sharded import as_if_whole  # as in `_assembled`
 
@@ -180,7 +180,7 @@ class ParallelModel:
         for layer in layers:
             layer.train_with(self._make, self._schedule)
         layout = ModelLayout(module, layers, self._make, self._clip_norm, self._schedule)
-        self._vectors = LayerVectors(layout, pieces_of(layout, layers, self.layers, self._lanes.lane, self._lanes.size))
+        self._vectors = LayerVectors(layout, encoding, pieces_of(layout, layers, self.layers, lanes.lane, lanes.size))
 
     def of_a_run(self) -> LayersSession:
         """This process trains with other institutions: what the rounds are made of."""

@@ -79,10 +79,10 @@ class Replicated:
         self._whole = WholeModel(self.module, framework, self._summed)
         return self._summed
 
-    def of_workers_in_a_run(self) -> None:
+    def of_workers_in_a_run(self, encoding: str) -> None:
         """These workers train with other institutions, through their controller."""
         assert self._whole is not None and self._summed is not None
-        self._vectors = WholeVectors(self._whole, self._summed)
+        self._vectors = WholeVectors(self._whole, self._summed, encoding)
 
     def of_a_run(self) -> SummedSession:
         """This process trains with other institutions: what the rounds are made of."""

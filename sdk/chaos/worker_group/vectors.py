@@ -13,12 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from chaos.encoding import encoded, facts
 from chaos.frameworks.base import Bytes
 from chaos.frameworks.torch_buffers import checked, write_buffer
 from chaos.worker_group.held import HeldPart
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.layout import Columns, ItemBytes, ModelLayout, VectorSpan
 from chaos.worker_group.pieces import LanePieces
+from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.state_spec import Item, state_spec
 from chaos_protocols.wire.worker import ContributionSpec
 
@@ -28,13 +30,20 @@ HOST = torch.device("cpu")
 class Vectors(ABC):
     """What is given to a round, and the state, for parts of a model. `state`, `contribution`: their layouts."""
 
-    contribution: ContributionSpec
-
-    def __init__(self, items: Sequence[Item], places: Sequence[Sequence[Sequence[ItemBytes]]]) -> None:
-        """`items`: the whole state. `places`: for each part, where each of its items lies. Raises ValueError on names
-        that are too long."""
-        self.state = state_spec(items)
-        starts = [tensor.offset for tensor in self.state.tensors]
+    def __init__(
+        self,
+        items: Sequence[Item],
+        places: Sequence[Sequence[Sequence[ItemBytes]]],
+        contribution: ContributionSpec,
+        encoding: str,
+    ) -> None:
+        """`items`: the whole state. `places`: for each part, where each of its items lies. `encoding`: in which the
+        vector travels between sites; here it is of float32 numbers as ever. Raises ValueError on names that are too
+        long, on an encoding that would change nothing."""
+        self.contribution = encoded(contribution, encoding)
+        said = [each.item for each in facts(encoding)]
+        self.state = state_spec([*said, *items])
+        starts = [tensor.offset for tensor in self.state.tensors[len(said) :]]
         self._places = [
             [
                 [_Place(run.own, starts[run.item] + run.at, run.size, run.columns) for run in runs if run.size]
@@ -120,9 +129,9 @@ class _Place(NamedTuple):
 class LayerVectors(Vectors):
     """Of a chain. `own`: what this process has of it, one of several that share the layers; None: all."""
 
-    def __init__(self, layout: ModelLayout, own: LanePieces | None = None) -> None:
-        super().__init__(layout.items, layout.runs if own is None else own.runs)
-        self._layout, self.contribution = layout, layout.contribution
+    def __init__(self, layout: ModelLayout, encoding: str = FP32, own: LanePieces | None = None) -> None:
+        super().__init__(layout.items, layout.runs if own is None else own.runs, layout.contribution, encoding)
+        self._layout = layout
         self._gradients = layout.gradients if own is None else own.gradients
 
     def give(self, vector: Bytes, part: HeldPart, mean: torch.Tensor | None) -> None:
@@ -158,8 +167,8 @@ class LayerVectors(Vectors):
 class LocalVectors(LayerVectors):
     """Of a chain with local steps: differences from the anchor in place of gradients, behind the notes of a round."""
 
-    def __init__(self, layout: ModelLayout) -> None:
-        super().__init__(layout)
+    def __init__(self, layout: ModelLayout, encoding: str = FP32) -> None:
+        super().__init__(layout, encoding)
         self._spans, self._called = layout.spans, layout.called
         self._notes = layout.notes_bytes
 

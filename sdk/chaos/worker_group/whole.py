@@ -20,6 +20,7 @@ from chaos.worker_group.held import HeldPart
 from chaos.worker_group.layout import ItemBytes
 from chaos.worker_group.summing import Parts, private, whole
 from chaos.worker_group.vectors import HOST, Vectors
+from chaos_protocols.wire.encodings import FP32
 
 
 class WholeModel(HeldPart):
@@ -152,11 +153,11 @@ def _runs(counts: Sequence[tuple[int, bool]]) -> list[tuple[int, int]]:
 class WholeVectors(Vectors):
     """The vector of a round, and the state, as an ordinary script of this training has them."""
 
-    def __init__(self, whole: WholeModel, session: EveryStepSession) -> None:
+    def __init__(self, whole: WholeModel, session: EveryStepSession, encoding: str = FP32) -> None:
         items = [each.item for each in session.items]
         places = [[ItemBytes(index, 0, 0, each.get().size)] for index, each in enumerate(session.items)]
-        super().__init__(items, [places])
-        self._whole, self.contribution = whole, session.contribution
+        super().__init__(items, [places], session.contribution, encoding)
+        self._whole = whole
 
     def give(self, vector: Bytes, part: HeldPart, mean: torch.Tensor | None) -> None:
         assert mean is not None

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from tests.integration import site_training
 
 from chaos.frameworks import framework_of
 from chaos.frameworks.base import Bytes
+from chaos.replica import Replica
 from chaos.sync import DiLoCo
 from chaos.sync.base import Part
 from chaos.sync.every_step import EveryStepSession
@@ -19,8 +21,12 @@ from chaos.worker_group.layers import Layer, MakeOptimizer, MakeScheduler, chain
 from chaos.worker_group.layout import ModelLayout
 from chaos.worker_group.others import LayersSession
 from chaos.worker_group.vectors import LayerVectors, LocalVectors
+from chaos_protocols.wire.encodings import ENCODINGS_SINCE
 from chaos_protocols.wire.state_spec import first_difference, state_spec
 from chaos_protocols.wire.worker import StateSpec
+from chaos_protocols.worker_group.events import GreetRun, Kept
+from chaos_protocols.worker_group.messages import RunSpecs
+from chaosd.worker_group.run_line import greeting
 
 
 def model() -> torch.nn.Sequential:
@@ -102,6 +108,32 @@ def vector_of(session: EveryStepSession, scale: float) -> Bytes:
 
 def spec_of(session: Any) -> StateSpec:
     return state_spec(each.item for each in session.items)
+
+
+def test_in_an_encoding_workers_say_of_themselves_what_an_ordinary_script_says(make: MakeOptimizer) -> None:
+    script = ordinary(make)
+    said = Replica(script, "int8")
+    layers, layout = chained(make)
+    vectors = LayerVectors(layout, "int8")
+    assert vectors.state == said.spec != spec_of(script) and vectors.contribution == said.contribution
+    whole = np.zeros(vectors.state.size_bytes, dtype=np.uint8)
+    for layer in layers:
+        vectors.write(whole, layer)
+    assert bytes(whole) == bytes(region(script, spec_of(script)))
+    started = replace(said.hello(), pid=0, held=False)
+    specs = RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=8.0)
+    greeted = greeting(GreetRun(reached=0, kept=Kept.ALL), specs, started.arena_bytes)
+    assert replace(greeted, pid=0) == started and started.oldest == ENCODINGS_SINCE
+
+
+def test_workers_whose_numbers_are_all_float64_are_refused_an_encoding() -> None:
+    torch.manual_seed(3)
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)).double()
+    layers = chain(list(module))
+    for layer in layers:
+        layer.train_with(MAKERS["plain"])
+    with pytest.raises(ValueError, match="all that is averaged here is float64, which is never encoded"):
+        LayerVectors(ModelLayout(module, layers, MAKERS["plain"], None), "int8")
 
 
 def test_state_and_vector_are_those_of_an_ordinary_script(make: MakeOptimizer) -> None:
