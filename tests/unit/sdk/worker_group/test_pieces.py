@@ -82,7 +82,7 @@ def test_the_pieces_of_all_processes_are_the_vector_and_the_state_of_one(lanes: 
         trained([Layer(layer.index, cut(layer.module, dimension, lane, lanes)) for layer in wholes])
         for lane in range(lanes)
     ]
-    vectors = [LayerVectors(layout, pieces_of(layout, wholes, own[lane], lane, lanes)) for lane in range(lanes)]
+    vectors = [LayerVectors(layout, own=pieces_of(layout, wholes, own[lane], lane, lanes)) for lane in range(lanes)]
     assert all(each.state == one.state and each.contribution == one.contribution for each in vectors)
 
     expected, found = (np.zeros(one.contribution.size_bytes, dtype=np.uint8) for _ in range(2))
