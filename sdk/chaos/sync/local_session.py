@@ -4,7 +4,7 @@ the modes are: `chaos.sync.local_steps`."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,12 +65,6 @@ class LocalStepsSession:
         self._framework, self._plan, self._notes = framework, plan, notes
         self._data = data
         self._local = framework.local_training()
-        if self._local.has_hook and not plan.is_plain:
-            raise ValueError(
-                "on_update= is called with the common model in the parameters; with fragments= or delay= each site's "
-                "own are among them, and the sites would differ: leave it out, and take the common model where it is "
-                "wanted: `with coordinator.common_model(): ...`"
-            )
         self._pace = LocalPace(plan.steps, by_time=plan.by_time)
         notes_count = notes.count + self._pace.count + (data.count if data is not None else 0)
         self._notes_bytes = 8 * notes_count
@@ -230,14 +224,29 @@ class LocalStepsSession:
             if anchor is None or not gave:
                 data = data if anchor is None else anchor.bytes[piece.start : piece.stop]
                 self._fragments.write(self._framework, piece, data)
-        anchors = self._anchors.values() if self._local.has_hook else ()
-        common = {id(slot): values for anchor in anchors for slot, values in anchor.slots()}
-        changed = {id(slot) for slot in self._local.finish(round, self._plan.steps, agreed.metrics, common)}
-        for anchor in self._anchors.values() if changed else ():
-            anchor.take_over(self._framework, changed)
+        self._finish(round, part, agreed.metrics, gave)
         if gave:
             self._statistics.go_on()
         self._applied(round, part, gave)
+
+    def _finish(self, round: int, part: int, metrics: Mapping[str, float], gave: bool) -> None:
+        """A function of the user sees the common model; what it changes of that, the anchor follows, and the live
+        parameters where they are the anchor now."""
+        if not self._local.has_hook:
+            self._local.finish(round, self._plan.steps, metrics, {})
+            return
+        self._statistics.shown()
+        kept = [] if self._plan.is_plain else self._show()
+        common = {id(slot): values for anchor in self._anchors.values() for slot, values in anchor.slots()}
+        changed = {id(slot) for slot in self._local.finish(round, self._plan.steps, metrics, common)}
+        for anchor in self._anchors.values() if changed else ():
+            anchor.take_over(self._framework, changed)
+        for anchor, own in kept:
+            self._framework.write(What.VALUE, anchor.run.slots, own)
+        for window in self._fragments.windows if changed and kept and not gave else ():
+            if (found := self._anchors.get(id(window.run))) is not None:
+                piece = window.pieces[part]
+                self._fragments.write(self._framework, piece, found.bytes[piece.start : piece.stop])
 
     def _applied(self, round: int, part: int, gave: bool) -> None:
         """What this site does at home after the result of a round."""
@@ -334,14 +343,7 @@ class LocalStepsSession:
         """What all sites have in common is in the parameters and buffers meanwhile; this site's own are kept apart."""
         if self._common is not None:
             raise ValueError("the common model is in the parameters already")
-        self._common = []
-        for key, anchor in self._anchors.items():
-            if key not in self._own:
-                self._own[key] = np.zeros(anchor.bytes.size, dtype=np.uint8)
-            own = self._own[key]
-            self._framework.read(What.VALUE, anchor.run.slots, own)
-            self._common.append((anchor, own))
-            self._framework.write(What.VALUE, anchor.run.slots, anchor.bytes)
+        self._common = self._show()
         try:
             with self._local.common_buffers():
                 yield
@@ -349,6 +351,17 @@ class LocalStepsSession:
             kept, self._common = self._common, None
             for anchor, own in kept or ():
                 self._framework.write(What.VALUE, anchor.run.slots, own)
+
+    def _show(self) -> list[tuple[Anchor, Bytes]]:
+        """Put the common values into the parameters; beside each anchor this site's own, to be put back."""
+        kept = []
+        for key, anchor in self._anchors.items():
+            if key not in self._own:
+                self._own[key] = np.zeros(anchor.bytes.size, dtype=np.uint8)
+            self._framework.read(What.VALUE, anchor.run.slots, self._own[key])
+            self._framework.write(What.VALUE, anchor.run.slots, anchor.bytes)
+            kept.append((anchor, self._own[key]))
+        return kept
 
     # ---- within
 

@@ -166,6 +166,63 @@ def test_an_average_over_the_rounds_is_the_same_at_both_sites_and_at_a_joiner(mo
     assert first[0] != first[1], "the average lags behind"
 
 
+IN_PARTS = {
+    "in turn": DiLoCo(every=4, fragments=2),
+    "later": DiLoCo(every=4, delay=2),
+    "in turn, later": DiLoCo(every=4, fragments=2, delay=1),
+}
+
+
+@pytest.mark.parametrize("mode", IN_PARTS.values(), ids=IN_PARTS)
+def test_an_average_and_a_bound_see_the_common_model_where_each_site_has_its_own(mode: DiLoCo) -> None:
+    """torch's own average: it counts in a buffer, which is averaged as well."""
+    models = [net(3, 1, 5) for _ in range(3)]
+    averages = [torch.optim.swa_utils.AveragedModel(model) for model in models]
+    began, came = threading.Event(), threading.Event()
+
+    def script(number: int, *, joins: bool = False) -> Any:
+        model, average = models[number], averages[number]
+        seen: dict[int, Any] = {}
+
+        def follow(update: Any) -> None:
+            with torch.no_grad():
+                model[0].weight.clamp_(-0.375, 0.375)
+            average.update_parameters(model)
+            seen[update.round] = values(model)
+
+        def train(socket: Path) -> Any:
+            if joins:
+                assert began.wait(60)
+            with coordinator_of(socket, sync=mode) as coordinator:
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                coordinator.register({"net": model, "average": average}, optimizer, on_update=follow)
+                if joins:
+                    came.set()
+                while coordinator.steps < 24:
+                    while coordinator.steps == 16 and not came.wait(0.01):
+                        coordinator.check_state_replication()
+                    model(drawn(4, 3, seed=1000 * number + coordinator.steps)).square().mean().backward()
+                    assert coordinator.step(samples=4)
+                    if coordinator.steps >= 6:
+                        began.set()
+                coordinator.request_node_exit()
+                coordinator.keep_common_model()
+                ended = values(average), int(average.n_averaged), values(model), coordinator.state_digest()
+                return ended, seen, coordinator.round
+
+        return train
+
+    with LocalRun(sites=2) as run:
+        (first, seen, rounds), (second, others, _), (joiner, late, _) = run.together(
+            script(0), script(1), script(2, joins=True)
+        )
+    assert first == second == joiner
+    assert seen == others and late.items() <= seen.items() and list(seen) == list(range(1, rounds + 1))
+    averaged, count, common, _ = first
+    assert count == rounds and common == seen[rounds] != averaged
+    assert max(abs(number) for number in common[0]) == 0.375
+
+
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_a_compiled_model_computes_with_what_a_round_has_written(mode: SyncMode) -> None:
     """The graph reads parameters where the anchor was put, and a plain model at the other site has the same state."""

@@ -204,13 +204,6 @@ def test_what_a_training_cannot_be_cut_into_is_refused_when_it_is_registered() -
         pytest.raises(ValueError, match="fragments = 6: the model has 5 trained numbers, so some"),
     ):
         coordinator.register(arrays=arrays, apply=lambda mean, _: None)
-    torch = pytest.importorskip("torch")
-    model = torch.nn.Linear(2, 1)
-    with (
-        Coordinator(standalone=True, handle_signals=False, sync=DiLoCo(every=6, fragments=2)) as coordinator,
-        pytest.raises(ValueError, match=r"on_update= is called with the common model.*common_model\(\)"),
-    ):
-        coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.1), on_update=lambda update: None)
     with (
         Coordinator(standalone=True, handle_signals=False, sync=DiLoCo(every=6, delay=2)) as coordinator,
         pytest.raises(ValueError, match=r"sampler= deals the samples.*leave out delay="),
