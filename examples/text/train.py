@@ -35,7 +35,8 @@ def main() -> int:
 def train(options: argparse.Namespace, say: Callable[[str], object] = print) -> dict[int, float]:
     """Steps until `--steps` are done in the run, or this site leaves. Loss on the text that is held out, in nats a
     byte, after each `--look` rounds; `say` is told that of every 50 steps."""
-    model = new_model(options.seed, width=options.width, blocks=options.blocks, length=options.length)
+    device = torch.device(options.device)
+    model = new_model(options.seed, width=options.width, blocks=options.blocks, length=options.length).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.05, total_iters=40)
     text = Text(site=options.site, sites=options.sites, length=options.length)
@@ -47,7 +48,7 @@ def train(options: argparse.Namespace, say: Callable[[str], object] = print) -> 
         coordinator.register(model=model, optimizer=optimizer, scheduler=schedule)
         shown = seen = coordinator.round
         while coordinator.round * every < options.steps and not coordinator.capture_exit_event():
-            loss = loss_of(model, *text.batch(options.batch, generator))
+            loss = loss_of(model, *(pieces.to(device) for pieces in text.batch(options.batch, generator)))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of this site's step
             if not coordinator.step(samples=options.batch):
@@ -67,7 +68,8 @@ def train(options: argparse.Namespace, say: Callable[[str], object] = print) -> 
 @torch.no_grad()
 def held_out(model: torch.nn.Module, text: Text, size: int) -> float:
     """Loss on text that no site trains on, in nats a byte."""
-    return loss_of(model, *text.test(size)).item()
+    device = next(model.parameters()).device
+    return loss_of(model, *(pieces.to(device) for pieces in text.test(size))).item()
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -85,6 +87,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--test", type=int, default=64, help="pieces of held-out text (default %(default)s)")
     parser.add_argument("--look", type=int, default=10, help="rounds from one test to the next (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the model and of the draw; alike at all sites")
+    parser.add_argument("--device", default="cpu", help="for example cuda (default %(default)s)")
     parser.add_argument("--socket", help="the daemon's socket (default: CHAOS_SOCKET, else chaosd's own)")
     parser.add_argument("--standalone", action="store_true", help="train alone, without a daemon")
     parser.add_argument("--quiet", action="store_true", help="say nothing of joining and leaving")
