@@ -139,12 +139,14 @@ def all_agree(one: Site, alone: Site, stages: Ran, *, rounds: int) -> None:
     agree(of_group(stages), told(alone, "digests-layers"), rounds=rounds)
 
 
-async def test_an_ordinary_script_and_stages_train_one_model_whoever_dies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", ["fp32", "int8"])
+async def test_an_ordinary_script_and_stages_train_one_model_whoever_dies(tmp_path: Path, encoding: str) -> None:
+    given = {"encoding": encoding}
     async with sites(tmp_path, ["one", "alone", "stages"], min_sites=3) as cluster:
         one, alone, stages = cluster.sites
-        process = await asyncio.to_thread(spawn, one, 0, rounds=ROUNDS, script=ORDINARY, clip=False)
-        other = await asyncio.to_thread(spawn, alone, 1, rounds=ROUNDS, script=STAGES)
-        ran = await group(stages, 2, dp=2, pp=2, faults="2:2:update", script=STAGES)
+        process = await asyncio.to_thread(spawn, one, 0, rounds=ROUNDS, script=ORDINARY, clip=False, **given)
+        other = await asyncio.to_thread(spawn, alone, 1, rounds=ROUNDS, script=STAGES, **given)
+        ran = await group(stages, 2, dp=2, pp=2, faults="2:2:update", script=STAGES, training=given)
         await ended(process)
         await ended(other)
     assert ran.failed == "" and len(ran.struck) == 1 and len(ran.of("plan")) == 2, ran.happened
@@ -152,13 +154,14 @@ async def test_an_ordinary_script_and_stages_train_one_model_whoever_dies(tmp_pa
     assert len(told(one)) == ROUNDS
 
 
+@pytest.mark.parametrize("encoding", ["fp32", pytest.param("bf16", marks=pytest.mark.long)])
 async def test_a_schedule_with_stages_is_that_of_an_ordinary_script_and_comes_back_with_a_lost_stage(
-    tmp_path: Path,
+    tmp_path: Path, encoding: str
 ) -> None:
     rounds = 60
     async with sites(tmp_path, ["one", "alone", "stages"], min_sites=2) as cluster:
         one, alone, stages = cluster.sites
-        given: dict[str, Any] = {"rounds": rounds, "scheduled": True}
+        given: dict[str, Any] = {"rounds": rounds, "scheduled": True, "encoding": encoding}
         process = await asyncio.to_thread(
             spawn, one, 0, pace_s=0.3, fast=str(tmp_path / "fast"), script=ORDINARY, clip=False, **given
         )
@@ -172,7 +175,7 @@ async def test_a_schedule_with_stages_is_that_of_an_ordinary_script_and_comes_ba
             restarts=1,
             faults="1:5:backward",
             script=STAGES,
-            training={"scheduled": True},
+            training={"scheduled": True, "encoding": encoding},
             watch=fast_when(tmp_path, "state-loaded", after="state-lost"),
         )
         await ended(process)
@@ -181,38 +184,15 @@ async def test_a_schedule_with_stages_is_that_of_an_ordinary_script_and_comes_ba
     all_agree(one, alone, ran, rounds=rounds)
 
 
-async def test_sites_of_each_kind_train_in_an_encoding_whoever_dies(tmp_path: Path) -> None:
-    given = {"encoding": "int8"}
-    async with sites(tmp_path, ["one", "alone", "stages", "many"], min_sites=4) as cluster:
-        one, alone, stages, many = cluster.sites
-        process = await asyncio.to_thread(spawn, one, 0, rounds=ROUNDS, script=ORDINARY, clip=False, **given)
-        other = await asyncio.to_thread(spawn, alone, 1, rounds=ROUNDS, script=STAGES, **given)
-        replicas = asyncio.create_task(group(many, 1, dp=2, pp=1, script=REPLICAS, training={**given, "clip": False}))
-        ran = await group(stages, 2, dp=2, pp=2, faults="2:2:update", script=STAGES, training=given)
-        averaging = one.client.status().averaging
+async def test_replicas_and_an_ordinary_script_train_in_an_encoding(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"encoding": "int8", "clip": False}
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=ROUNDS, script=ORDINARY, **given)
+        ran = await group(many, 1, dp=2, pp=1, script=REPLICAS, training=given)
         await ended(process)
-        await ended(other)
-        whole = await replicas
-    assert ran.failed == whole.failed == "" and len(ran.struck) == 1, ran.happened
-    all_agree(one, alone, ran, rounds=ROUNDS)
-    agree(of_group(whole), told(one), rounds=ROUNDS)
-    assert averaging is not None and averaging.encoding == "int8" and averaging.relative_error
-
-
-async def test_a_lost_stage_comes_back_from_a_site_in_the_same_encoding(tmp_path: Path) -> None:
-    rounds, given = 60, {"encoding": "bf16"}
-    async with sites(tmp_path, ["one", "stages"], min_sites=2) as cluster:
-        one, stages = cluster.sites
-        fast = str(tmp_path / "fast")
-        process = await asyncio.to_thread(
-            spawn, one, 0, rounds=rounds, pace_s=0.3, fast=fast, script=ORDINARY, clip=False, **given
-        )
-        watch = fast_when(tmp_path, "state-loaded", after="state-lost")
-        shape: dict[str, Any] = {"dp": 1, "pp": 2, "restarts": 1, "faults": "1:5:backward"}
-        ran = await group(stages, 1, rounds=rounds, script=STAGES, training=given, watch=watch, **shape)
-        await ended(process)
-    assert ran.failed == "" and len(ran.struck) == 1, ran.happened
-    agree(of_group(ran), told(one), rounds=rounds)
+    assert ran.failed == "", ran.happened
+    agree(of_group(ran), told(one), rounds=ROUNDS)
 
 
 async def test_stages_in_another_encoding_are_refused_and_told_both(tmp_path: Path) -> None:
