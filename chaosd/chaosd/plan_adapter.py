@@ -7,13 +7,15 @@ even split.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, wraps
+from typing import Any
 
 from chaos_planner.overlay.choice import choose, policy_named
-from chaos_planner.overlay.graph import Overlay
+from chaos_planner.overlay.graph import Disconnected, NoTree, Overlay
 from chaos_planner.overlay.policies import ReplicationFacts, plan_replication
 from chaos_planner.overlay.shards import ranges, seconds_per_shard, shards_of
-from chaos_planner.overlay.trees import LinkFacts
+from chaos_planner.overlay.trees import POLICIES, LinkFacts, TreePlan, TreePolicy, WeightedTree
 from chaos_protocols.agreement.roster import LinkRecord
 from chaos_protocols.agreement.views import LinkKey, SourceFacts
 from chaos_protocols.names import SiteId, link_key, short
@@ -29,6 +31,36 @@ def _facts(rate_bytes_per_s: float, rtt_s: float) -> LinkFacts:
     return LinkFacts(rate_bytes_per_s=rate, latency_s=rtt_s / 2, assumed=unknown)
 
 
+def _policy(averaging: str) -> TreePolicy:
+    """The policy of this name. One of the user's own gives way to one tree whatever it raises; what it gives is put
+    into plain words and numbers, since those of numpy have no form in a message."""
+    policy = policy_named(averaging)
+    if averaging in POLICIES:
+        return policy
+
+    @wraps(policy)
+    def of_the_user(*arguments: Any, **more: Any) -> TreePlan:
+        try:
+            plan = policy(*arguments, **more)
+        except Disconnected as error:  # over the links that it uses; over all of them there is a tree
+            raise NoTree(str(error)) from error
+        except SystemExit as error:
+            raise NoTree(f"it ended the program ({error})") from error
+        if not isinstance(plan, TreePlan):
+            return plan  # told by who looks at it
+        trees = tuple(
+            WeightedTree(
+                weight=float(each.weight),
+                root=str(each.root),
+                parent=tuple((str(child), str(above)) for child, above in each.parent),
+            )
+            for each in plan.trees
+        )
+        return replace(plan, trees=trees, reason=str(plan.reason))
+
+    return of_the_user
+
+
 @lru_cache(maxsize=4096)
 def _sync(
     averaging: str,
@@ -38,7 +70,7 @@ def _sync(
     uplinks: tuple[tuple[SiteId, float], ...],
 ) -> SyncPlan:
     facts: dict[tuple[str, str], LinkFacts] = {key: _facts(rate, rtt_s) for key, rate, rtt_s in links}
-    planned = choose(policy_named(averaging), members, facts, dict(uplinks), learners=listeners)
+    planned = choose(_policy(averaging), members, facts, dict(uplinks), learners=listeners)
     trees = tuple(
         Tree(
             weight=each.weight,

@@ -58,6 +58,11 @@ NOT_OURS = {
     "va/chaosd.toml": "made by the reader of the first run",
     "start_tls": "of the event loops",
     "uvloop_loop_held_bytes_lost": "a figure of a prototype",
+    "fragment_update_alpha": "of torchft",
+    "manager.should_commit()": "of torchft",
+    "manager.current_step()": "of torchft",
+    "OptimizerWrapper": "of torchft",
+    "min_replica_size": "of torchft",
     "g_s": "a formula",
     "w_s": "a formula",
 }

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from chaos_planner.overlay.trees import TreePlan, pack
 from chaos_protocols.agreement.roster import LinkRecord
 from chaos_protocols.agreement.views import SourceFacts
 from chaos_protocols.names import SiteId, short
@@ -40,6 +47,53 @@ def test_several_trees_are_planned_only_where_all_sites_can_tell_them_apart() ->
 def test_a_policy_that_is_not_there_is_refused_with_the_remedy() -> None:
     with pytest.raises(ValueError, match="must be tree, trees"):
         DaemonPlanner(averaging="fastest")
+
+
+def own_policy(monkeypatch: pytest.MonkeyPatch, name: str, policy: Callable[..., Any]) -> DaemonPlanner:
+    module = types.ModuleType("own_policies")
+    setattr(module, name, policy)
+    monkeypatch.setitem(sys.modules, "own_policies", module)
+    return DaemonPlanner(averaging=f"own_policies:{name}")
+
+
+def test_a_policy_of_ones_own_may_compute_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers have no form on the wire."""
+
+    def computed(*arguments: Any, **more: Any) -> TreePlan:
+        plan = pack(*arguments, **more)
+        trees = tuple(
+            dataclasses.replace(
+                each,
+                weight=np.float64(each.weight),
+                root=np.str_(each.root),
+                parent=[list(pair) for pair in each.parent],
+            )
+            for each in plan.trees
+        )
+        return dataclasses.replace(plan, trees=trees, reason=None)
+
+    links = mesh(A, B, C, D)
+    plan = own_policy(monkeypatch, "computed", computed).sync((A, B, C, D), (), links, several=True)
+    wanted = DaemonPlanner().sync((A, B, C, D), (), links, several=True)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=SyncPlan).trees == wanted.trees
+
+
+def disconnected(sites: Any, links: Any, *_: Any, **more: Any) -> TreePlan:
+    """That of the operating page, where a link that it leaves out is needed."""
+    return pack(sites, {}, **more)
+
+
+def ended(*_: Any, **__: Any) -> TreePlan:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(("policy", "why"), [(disconnected, "fall into 3 groups"), (ended, "it ended the program")])
+def test_a_policy_of_ones_own_that_gives_no_plan_gives_way_to_one_tree(
+    monkeypatch: pytest.MonkeyPatch, policy: Callable[..., Any], why: str
+) -> None:
+    plan = own_policy(monkeypatch, policy.__name__, policy).sync((A, B, C), (), mesh(A, B, C), several=True)
+    assert len(plan.trees) == 1
+    assert f"not several trees: {policy.__name__} gave no plan" in plan.reason and why in plan.reason
 
 
 def test_a_plan_is_as_fast_as_its_fullest_link() -> None:
