@@ -21,6 +21,7 @@ from chaos.integrations.clipping import clip_average
 from chaos.integrations.missing import MissingLibrary
 from chaos.integrations.peft import agreed_of
 from chaos.sync import EveryStep, SyncMode
+from chaos_protocols.wire.encodings import FP32
 
 try:
     from accelerate.scheduler import AcceleratedScheduler
@@ -53,6 +54,8 @@ def join(
     max_grad_norm: float | None = None,
     frozen: str | None = None,
     alike: Mapping[str, Setting] | None = None,
+    encoding: str = FP32,
+    allow_lossy: bool = False,
     socket: str | os.PathLike[str] | None = None,
     standalone: bool = False,
 ) -> JoinedRun:
@@ -61,7 +64,8 @@ def join(
     sync: the mode (default: `EveryStep()`). samples: behind each step of this site, the weight of its gradients in the
     average (default: all sites weigh the same); give it at all sites or at none. max_grad_norm: bounds the norm of the
     average (`accelerator.clip_grad_norm_` in the loop bounds this site's own gradient). frozen, alike: see
-    `Coordinator.register`; a model of PEFT has its own. socket, standalone: see `Coordinator`.
+    `Coordinator.register`; a model of PEFT has its own. encoding, allow_lossy, socket, standalone: see
+    `Coordinator`.
 
     The coordinator says where the run is (`steps`), when to end (`capture_exit_event()`), and leaves the run with the
     script (`close()`). Raises ValueError for several processes, or what was not prepared; NoDaemon; Refused.
@@ -83,7 +87,7 @@ def join(
     check_prepared(optimizer)
     if scheduler is None:
         _check_no_schedule(accelerator, optimizer)
-    coordinator = JoinedRun(socket=socket, standalone=standalone)
+    coordinator = JoinedRun(socket, standalone, encoding=encoding, allow_lossy=allow_lossy)
     coordinator.schedule = scheduler
 
     def step() -> None:

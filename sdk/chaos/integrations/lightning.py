@@ -21,6 +21,7 @@ from chaos.integrations.once import check_unused
 from chaos.integrations.peft import agreed_of, has_adapters
 from chaos.integrations.turns import Turns, clear
 from chaos.sync import EveryStep, SyncMode
+from chaos_protocols.wire.encodings import FP32
 
 try:
     if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
@@ -77,8 +78,8 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
     `Coordinator.register`; default: compared for a module whose `model` is one of PEFT, else replicated. on_update: see
     `Coordinator.register`; where the module keeps an average of its weights, it moves here. steps_per_batch: with
     manual optimization, how many steps of optimizers, always in the same order, one batch makes (default: one of each
-    optimizer); 1 where the module chooses its optimizer by `self.trainer.global_step`. socket, standalone: see
-    `Coordinator`. Attribute `coordinator`, for whatever else the script wants of it.
+    optimizer); 1 where the module chooses its optimizer by `self.trainer.global_step`. encoding, allow_lossy, socket,
+    standalone: see `Coordinator`. Attribute `coordinator`, for whatever else the script wants of it.
 
     With `EveryStep` the average is clipped as `gradient_clip_val` says, not each site's own gradient. Raises NoDaemon
     when nobody answers; `fit` raises ValueError where each site would go its own way: without `max_steps`, with a
@@ -94,11 +95,13 @@ class ChaosLightningCallback(Callback):  # type: ignore[misc]
         frozen: str | None = None,
         on_update: UpdateHook | None = None,
         steps_per_batch: int | None = None,
+        encoding: str = FP32,
+        allow_lossy: bool = False,
         socket: str | None = None,
         standalone: bool = False,
     ) -> None:
         self._turns = Turns(steps_per_batch)
-        self.coordinator = Coordinator(socket=socket, standalone=standalone)
+        self.coordinator = Coordinator(socket, standalone, encoding=encoding, allow_lossy=allow_lossy)
         self._sync = sync
         self._samples, self._frozen, self._on_update = samples, frozen, on_update
         self._weigh: Callable[[], int | None] = lambda: samples

@@ -17,6 +17,7 @@ from chaos.integrations.missing import MissingLibrary
 from chaos.integrations.once import check_unused
 from chaos.integrations.peft import agreed_of
 from chaos.sync import EveryStep, SyncMode
+from chaos_protocols.wire.encodings import FP32
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -40,8 +41,8 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
 
     sync: the mode (default: `EveryStep()`). samples: weight of this site's steps in the average (default: the samples
     of a full step, `per_device_train_batch_size` times `gradient_accumulation_steps`). frozen: see
-    `Coordinator.register`; default: compared for a model of PEFT, else replicated. socket, standalone: see
-    `Coordinator`. Attribute `coordinator`, for whatever else the script wants of it.
+    `Coordinator.register`; default: compared for a model of PEFT, else replicated. encoding, allow_lossy, socket,
+    standalone: see `Coordinator`. Attribute `coordinator`, for whatever else the script wants of it.
 
     With `EveryStep` the average is clipped to `max_grad_norm`, not each site's own gradient; in modes with local steps
     each site clips its own. Raises NoDaemon when nobody answers; `train()` raises ValueError where each site would go
@@ -54,10 +55,12 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
         sync: SyncMode | None = None,
         samples: int | None = None,
         frozen: str | None = None,
+        encoding: str = FP32,
+        allow_lossy: bool = False,
         socket: str | None = None,
         standalone: bool = False,
     ) -> None:
-        self.coordinator = Coordinator(socket=socket, standalone=standalone)
+        self.coordinator = Coordinator(socket, standalone, encoding=encoding, allow_lossy=allow_lossy)
         self._sync = sync or EveryStep()
         self._samples, self._frozen = samples, frozen
         self._optimizer: Any = None

@@ -61,7 +61,8 @@ def trained(
 ) -> tuple[Trainer, ChaosCallback]:
     """One Trainer, from its first step to its last."""
     sync, own = arguments.pop("sync", None), arguments.pop("optimizers", (None, None))
-    callback = ChaosCallback(sync=sync, socket=str(socket) if socket else None, standalone=socket is None)
+    settings = {"encoding": arguments.pop("encoding", "fp32"), "standalone": socket is None}
+    callback = ChaosCallback(sync=sync, socket=str(socket) if socket else None, **settings)
     watched.chaos = callback
     known = {"max_steps": 20, "per_device_train_batch_size": 4, "learning_rate": 0.01, "warmup_steps": 2}
     known |= {"logging_steps": 5, "save_steps": 10, "report_to": [], "use_cpu": True, "disable_tqdm": True}
@@ -315,6 +316,26 @@ def test_accelerate_says_what_was_not_prepared() -> None:
         join(accelerator, model, prepared, standalone=True)
     with pytest.raises(ValueError, match="clip_grad_norm_ in the loop"):
         join(accelerator, model, optimizer, sync=DiLoCo(every=2), max_grad_norm=1.0, standalone=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_each_library_takes_the_encoding_of_the_run(tmp_path: Path) -> None:
+    """One that is too coarse for single gradients is refused as in a loop of one's own, so it was heard of."""
+    chaos = LightningChaos(standalone=True, encoding="int4")
+    model = tiny()
+    accelerator = Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    for train in (
+        lambda: trained(tmp_path, None, Watched(), encoding="int4"),
+        lambda: fitted(Module(), [chaos]),
+        lambda: join(accelerator, model, optimizer, encoding="int4", standalone=True),
+    ):
+        with pytest.raises(ValueError, match="encoding='int4' with EveryStep: so few bits"):
+            train()
+    chaos.coordinator.close()
+    model = tiny()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    join(accelerator, model, optimizer, encoding="int4", allow_lossy=True, standalone=True).close()
 
 
 def test_what_peft_was_told_is_compared_and_only_the_adapter_is_sent() -> None:
