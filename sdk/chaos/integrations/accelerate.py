@@ -100,14 +100,18 @@ def join(
     if max_grad_norm is not None:
         clip = clip_average(list(model.parameters()), max_grad_norm)
         settings["max_grad_norm"] = float(max_grad_norm)
-    coordinator.register(
-        model=model,
-        optimizer=optimizer.optimizer,
-        scheduler=scheduler,
-        sync=sync,
-        on_average=clip,
-        **agreed_of(accelerator.unwrap_model(model), frozen, settings),
-    )
+    try:
+        coordinator.register(
+            model=model,
+            optimizer=optimizer.optimizer,
+            scheduler=scheduler,
+            sync=sync,
+            on_average=clip,
+            **agreed_of(accelerator.unwrap_model(model), frozen, settings),
+        )
+    except BaseException:
+        coordinator.close()  # nobody else has it
+        raise
     return coordinator
 
 

@@ -124,6 +124,7 @@ def test_in_an_encoding_workers_say_of_themselves_what_an_ordinary_script_says(m
     specs = RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=8.0)
     greeted = greeting(GreetRun(reached=0, kept=Kept.ALL), specs, started.arena_bytes)
     assert replace(greeted, pid=0) == started and started.oldest == ENCODINGS_SINCE
+    said.arena.close()
 
 
 def test_workers_whose_numbers_are_all_float64_are_refused_an_encoding() -> None:
