@@ -19,6 +19,7 @@ from typing import cast
 
 from chaosd.addresses import join_address, split_address
 from chaosd.os_errors import brief
+from chaosd.storage.durable import read_at_once
 
 HEAD_BYTES_MAX = 16 << 10
 """Of the proxy's answer; usual servers take heads of 8 KiB."""
@@ -69,8 +70,7 @@ class Proxy:
     def _user(self) -> bytes:
         assert self.auth_file is not None
         try:
-            with self.auth_file.open("rb") as file:
-                found = file.read(AUTH_BYTES_MAX + 1).strip()
+            found = read_at_once(self.auth_file, AUTH_BYTES_MAX + 1).strip()
         except OSError as error:
             raise self.failed(f"{self.auth_file} cannot be read: {error.strerror}", error.errno) from None
         if len(found) > AUTH_BYTES_MAX or b":" not in found or b"\n" in found:

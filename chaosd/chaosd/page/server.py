@@ -38,6 +38,7 @@ from chaosd.metrics import CONTENT_TYPE
 from chaosd.page.access import PageDoor, same
 from chaosd.page.feed import VIEWERS_MAX, LiveFeed
 from chaosd.page.gate import Gate, assets_of, stream
+from chaosd.storage.durable import read_at_once
 from chaosd.trust import BlockBody, demand_printable
 
 log = logging.getLogger("chaosd.page")
@@ -160,7 +161,7 @@ class PageServer:
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         if self._token_file is not None:
             try:
-                wanted = self._token_file.read_bytes()[:TOKEN_BYTES_MAX].decode("utf-8", "replace").strip()
+                wanted = read_at_once(self._token_file, TOKEN_BYTES_MAX).decode("utf-8", "replace").strip()
             except OSError as error:
                 raise refusal(503, f"metrics_token_file cannot be read: {error.strerror}") from None
             if not wanted or not same(request.headers.get("Authorization", ""), f"Bearer {wanted}"):

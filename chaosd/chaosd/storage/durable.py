@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,3 +52,12 @@ def write_new(path: Path, data: bytes, mode: int) -> None:
                 path.unlink(missing_ok=True)
                 raise
         sync_folder(path.parent)
+
+
+def read_at_once(path: Path, bytes_max: int) -> bytes:
+    """The beginning of a file that the configuration names. Raises OSError, also where it is a pipe: that would hold
+    whoever reads it until somebody writes."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no ordinary file (but a pipe, a folder or a device)", str(path))
+        return file.read(bytes_max)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.rigs.pipes import nobody_writes_for_long
 from tests.rigs.proxy import proxying
 
 from chaosd.config.making import make_site
@@ -92,6 +93,12 @@ def test_an_ipv6_host_is_asked_for_in_brackets_and_the_password_comes_from_its_f
     file.write_text("Aladdin:open sesame\n")
     # The pair and its form are the example of RFC 7617, section 2.
     assert b"\r\nProxy-Authorization: Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==\r\n" in proxy.request("h", 1)
+
+
+def test_a_pipe_in_the_place_of_the_password_is_refused_and_keeps_no_dial_waiting(tmp_path: Path) -> None:
+    file = tmp_path / "proxy.auth"
+    with nobody_writes_for_long(file), pytest.raises(ProxyError, match="it is no ordinary file"):
+        Proxy(host="p", port=1, auth_file=file).request("h", 1)
 
 
 def test_an_answer_may_come_in_any_pieces() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.rigs.pipes import nobody_writes_for_long
 from tests.unit.daemon.api.local_api import FakeControl, record, sample_status
 from tests.unit.daemon.page.page_kit import SITE, browser, kinds, let_in, opened, read_messages
 
@@ -320,6 +321,16 @@ async def test_metrics_need_the_token_where_one_is_configured(tmp_path: Path) ->
         for given, status in ((None, 401), ("Bearer wrong", 401), ("Basic right", 401), ("Bearer right", 200)):
             headers = {"Authorization": given} if given else {}
             assert (await session.get(f"{one.origin}/metrics", headers=headers)).status == status, given
+
+
+async def test_a_pipe_in_the_place_of_the_token_is_refused_and_keeps_the_daemon_waiting_for_nobody(
+    tmp_path: Path,
+) -> None:
+    token_file = tmp_path / "metrics.token"
+    with nobody_writes_for_long(token_file):
+        async with opened(tmp_path, token_file=token_file) as one, browser() as session:
+            answer = await session.get(f"{one.origin}/metrics", headers={"Authorization": "Bearer who:late"})
+            assert answer.status == 503 and "no ordinary file" in (await answer.json())["error"]
 
 
 async def test_the_page_is_off_until_it_is_asked_for(tmp_path: Path) -> None:
