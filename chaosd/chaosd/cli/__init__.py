@@ -11,14 +11,21 @@ import io
 import os
 import sys
 
+from chaosd import hang_up
+
 TRACEBACK_VARIABLE = "CHAOS_TRACEBACK"
 """Set to 1: whatever goes wrong is shown with the calls that led there."""
+
+DAEMONS = ("start", "up")
+"""The commands that become a daemon."""
 
 EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_PIPE = 1, 130, 141
 
 
 def main() -> None:
     """The console script's entry. What goes wrong is told in a sentence."""
+    if len(sys.argv) > 1 and sys.argv[1] in DAEMONS:
+        hang_up.ends_nothing()  # before what takes longest: the modules of the commands
     _say_what_can_be_said()
     try:
         from chaosd.cli.app import app

@@ -8,7 +8,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from chaosd import hang_up
 from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, config_path, fail
 from chaosd.config.file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError, flag_name
 
@@ -88,7 +87,6 @@ def start(
       $ chaosd start --data-dir ./b --bootstrap --listen 127.0.0.1:7401
     """
     given = dict(locals())
-    hang_up.ends_nothing()  # before what takes longest: its modules
     path = config_path(given.pop("config"))
     try:
         loaded = _load(path, given)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from chaos_lab.children import free_port
 
@@ -44,3 +47,14 @@ def test_a_hang_up_while_a_daemon_starts_and_while_it_ends_ends_nothing(tmp_path
         process.kill()
         process.wait()
     assert not list(data.glob("*.sock"))
+
+
+@pytest.mark.parametrize(("command", "code"), [("start", 7), ("up", 7), ("status", -HANG_UP)])
+def test_a_hang_up_while_the_commands_are_loaded_ends_none_that_becomes_a_daemon(
+    tmp_path: Path, command: str, code: int
+) -> None:
+    """What takes longest of a start is the library that reads the command line."""
+    (tmp_path / "typer.py").write_text(f"import os\nos.kill(os.getpid(), {HANG_UP})\nraise SystemExit(7)\n")
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-m", "chaosd", command], env=variables, timeout=WAIT_S, check=False)
+    assert done.returncode == code
