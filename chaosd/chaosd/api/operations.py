@@ -54,12 +54,13 @@ class Operations:
             self._driver.recorder.followers.discard(queue)
 
     async def change_link(self, site: str, *, add: bool) -> Outcome:
-        machine = self._driver.machine
-        named = [(one.site, one.name) for one in machine.roster.sites if one.site != machine.site]
+        machine, given = self._driver.machine, self._driver.names.given()
+        others = [(one.site, one.name) for one in machine.roster.sites if one.site != machine.site]
+        own = [(other, given[other]) for other, _ in others if other in given]
         try:
-            other = site_named(site, named, "the other sites of the run")
+            other = site_named(site, own + others, "the other sites of the run")
         except NotOneSite as error:
-            return Outcome(done=False, reason=str(error), duration_s=0.0)
+            return _refused(error)
         return await self._ask(
             lambda request: LinkChangeRequested(request=request, other=other, add=add),
             timeout_s=3 * self._config.settings.negotiation_timeout_s,
@@ -71,10 +72,23 @@ class Operations:
         )
 
     async def recover(self, site: str, round_number: int) -> Outcome:
+        try:
+            origin = self._called_here(site)
+        except NotOneSite as error:
+            return _refused(error)
         return await self._ask(
-            lambda request: RecoverRequested(request=request, origin=site, round=round_number),
+            lambda request: RecoverRequested(request=request, origin=origin, round=round_number),
             timeout_s=RECOVER_TIMEOUT_S,
         )
+
+    def _called_here(self, typed: str) -> str:
+        """The id of the site that this site's operator calls so, which whoever schedules cannot know; any other word as
+        it is, for that one knows more sites. Raises NotOneSite where another site calls itself so."""
+        given = self._driver.names.given()
+        if typed not in given.values():
+            return typed
+        sites = [(one.site, one.name) for one in self._driver.machine.roster.sites]
+        return site_named(typed, [*given.items(), *sites], "the sites that are known here")
 
     async def _ask(self, make: Callable[[str], Event], *, timeout_s: float) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -89,4 +103,9 @@ class Operations:
             done, reason = False, f"no answer within {timeout_s:g} s; the request goes on, see chaosd events"
         finally:
             self._driver.answers.pop(request, None)
-        return Outcome(done=done, reason=reason, duration_s=time.monotonic() - begun_s)
+        named = self._driver.names.in_text(reason)
+        return Outcome(done=done, reason=named, duration_s=time.monotonic() - begun_s)
+
+
+def _refused(error: NotOneSite) -> Outcome:
+    return Outcome(done=False, reason=str(error), duration_s=0.0)
