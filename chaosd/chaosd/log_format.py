@@ -31,9 +31,15 @@ class ForTerminals(logging.Filter):
 
 
 def shown(text: str) -> str:
-    """Without control characters and other invisible ones, each shown as a mark; cut at TOLD_MAX."""
-    marked = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text[:TOLD_MAX])
-    return marked if len(text) <= TOLD_MAX else f"{marked}..."
+    """As `marked` shows it; cut at TOLD_MAX."""
+    return marked(text) if len(text) <= TOLD_MAX else f"{marked(text[:TOLD_MAX])}..."
+
+
+def marked(text: str) -> str:
+    """Without control characters and other invisible ones, each shown as a mark."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 class JsonLines(logging.Formatter):

@@ -17,7 +17,8 @@ import msgspec
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.user_words import RunPaused, RunWarned, StateDiffered
-from chaos_protocols.wire.worker import DaemonMessage
+from chaos_protocols.wire.worker import DaemonMessage, Dismissed, LeaveOrdered
+from chaosd.log_format import marked
 
 ID = re.compile(r"`[^`]*`|\([0-9a-f]{8}\)|\b(?:[0-9a-f]{32}|[0-9a-f]{8})\b(?!\.\w)")
 """A command, a short id in brackets, an id, a short id as `short` writes it. One before an ending belongs to a file's
@@ -58,10 +59,16 @@ class SiteNames:
         return ID.sub(told, text)
 
     def in_message(self, message: DaemonMessage) -> DaemonMessage:
-        """What a script prints, with names for ids; any other message as it is."""
-        if not isinstance(message, RunPaused | RunWarned | StateDiffered):
+        """What a script prints, with names for ids, and without anything that a terminal would obey: names and reasons
+        in it are other sites'. Any other message as it is."""
+        if isinstance(message, RunPaused | RunWarned | StateDiffered):
+            reason = self.in_text(message.reason)
+        elif isinstance(message, Dismissed | LeaveOrdered):
+            reason = message.reason
+        else:
             return message
-        return msgspec.structs.replace(message, reason=self.in_text(message.reason)[:REASON_MAX])
+        told = marked(reason)[:REASON_MAX]
+        return message if told == message.reason else msgspec.structs.replace(message, reason=told)
 
     def known(self) -> dict[SiteId, str]:
         """Of all sites whose name is that of no other: in the roster, given, or gone."""

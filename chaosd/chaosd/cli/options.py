@@ -136,11 +136,13 @@ def leaves_to_subcommand(context: typer.Context, *given: object) -> bool:
 
 
 def tell(outcome: Outcome, what: str, *, as_json: bool) -> None:
-    """Print how a request ended; exit code 1 when it was not done."""
+    """Print how a request ended; exit code 1 when it was not done. The reason may be another site's."""
+    from chaosd.log_format import shown
+
     if as_json:
         echo_json(outcome)
     else:
         done = "done" if outcome.done else "not done"
-        typer.echo(f"{what}: {done} after {outcome.duration_s:.3f} s: {outcome.reason}", err=not outcome.done)
+        typer.echo(f"{what}: {done} after {outcome.duration_s:.3f} s: {shown(outcome.reason)}", err=not outcome.done)
     if not outcome.done:
         raise typer.Exit(EXIT_FAILED)

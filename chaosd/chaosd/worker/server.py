@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from chaos_protocols.wire.worker import DaemonMessage, WorkerHello, WorkerMessage, WorkerRefused, encode
+from chaosd.log_format import marked
 from chaosd.os_errors import explain, files_allowed
 from chaosd.unix_sockets import UnixListener
 from chaosd.worker.arena import Arena, ArenaError
@@ -233,5 +234,6 @@ class WorkerServer:
 
     def _refuse(self, channel: Channel, reason: str) -> None:
         self._ending.add(channel)
-        if not channel.finish(encode(WorkerRefused(reason=reason[:4096]))):
+        # Where the run has another model, the first difference is told in a neighbour's words.
+        if not channel.finish(encode(WorkerRefused(reason=marked(reason)[:4096]))):
             self._ending.discard(channel)

@@ -9,7 +9,7 @@ import pytest
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.user_words import RunPaused
-from chaos_protocols.wire.worker import Dismissed
+from chaos_protocols.wire.worker import ApplyResult, DaemonMessage, Dismissed, LeaveOrdered
 from chaosd.site_names import REASON_MAX, SiteNames
 
 ZURICH, GIVEN = SiteId("8d074be9" * 4), SiteId("44444444" * 4)
@@ -81,6 +81,22 @@ def test_a_script_hears_names_within_the_length_of_a_message() -> None:
     assert isinstance(told, RunPaused) and len(told.reason) == REASON_MAX and "8d074be9" not in told.reason
     other = Dismissed(last_round=3, graceful=True, reason="8d074be9")
     assert names.in_message(other) is other
+    result = ApplyResult(round=3, sites=2, weight=1.0)
+    assert names.in_message(result) is result
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RunPaused(reason="waits for \x1b]0;x\x07 (8d074be9)\nchaos: all is well"),
+        Dismissed(last_round=3, graceful=False, reason="\x1b[2J"),
+        LeaveOrdered(reason="\u202e"),
+    ],
+)
+def test_a_script_hears_nothing_of_others_that_its_terminal_would_obey(message: DaemonMessage) -> None:
+    """Names and reasons in it are what other sites have written."""
+    told = SiteNames(machine(SITES, GONE)).in_message(message)
+    assert isinstance(told, RunPaused | Dismissed | LeaveOrdered) and told.reason.isprintable() and told.reason
 
 
 def test_who_calls_itself_as_the_id_of_another_site_begins_is_not_told_by_that_ones_name() -> None:

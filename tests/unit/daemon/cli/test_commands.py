@@ -105,6 +105,18 @@ def test_names_of_other_sites_cannot_command_the_terminal(run: Run, tmp_path: Pa
     assert "evil[bold]" in shown
 
 
+@pytest.mark.parametrize("words", [["link", "add", "beta"], ["leave"], ["recover", "--anew"]])
+@pytest.mark.parametrize("done", [False, True])
+def test_what_other_sites_answer_cannot_command_the_terminal(
+    run: Run, tmp_path: Path, words: list[str], done: bool
+) -> None:
+    control = FakeControl()
+    control.outcome = Outcome(done=done, reason="refused\x1b]0;owned\x07 by \x9b2J", duration_s=0.1)
+    with served(tmp_path / "api.sock", control):
+        result = run(*words, "--data-dir", tmp_path, code=0 if done else 1)
+    assert "refused" in result.output and not {"\x1b", "\x07", "\x9b"} & {*result.output, *result.stderr}
+
+
 def test_events_show_the_last_ones_one_a_line(run: Run, tmp_path: Path) -> None:
     with served(tmp_path / "api.sock", FakeControl(records=30)):
         lines = run("events", "--last", 5, "--data-dir", tmp_path).output.splitlines()

@@ -140,9 +140,9 @@ async def test_refused_worker_reads_why_even_if_it_had_sent_more(served: Served,
     await client.say_hello(hello_message(), memory(specs()[2]))
     await recorder.until(lambda: recorder.hellos)
     await client.send(encode(RoundContributed(round=1, weight=1)) * 100)
-    server.refuse("the model differs: 'weight' is float32[8] here and float32[9] there")
+    server.refuse("the model differs: 'weight' is float32[8] here and '\x1b]0;x\x07' there")  # a neighbour's words
     refusal = await client.receive()
-    assert isinstance(refusal, WorkerRefused) and "'weight'" in refusal.reason
+    assert isinstance(refusal, WorkerRefused) and "'weight'" in refusal.reason and refusal.reason.isprintable()
     assert await client.ends()
     assert not server.connected and not recorder.losses
 
