@@ -22,6 +22,7 @@ from chaosd.storage.checkpoint_file import (
     HASH_MARK,
     HEADER_BYTES_MAX,
     LENGTH_BYTES,
+    NAMES,
     PIECE_BYTES,
     CheckpointError,
     Entry,
@@ -32,8 +33,11 @@ from chaosd.storage.checkpoint_file import (
 )
 from chaosd.storage.checkpoints import FILES_LOOKED_AT_MAX, PARTIAL, SUFFIX
 from chaosd.storage.durable import told_of
+from chaosd.storage.finite import holds_nan
 from chaosd.storage.journal.files import make_durable_folder, sync_data, sync_folder
 
+TYPES = {there: here for here, there in NAMES.items() if here != "complex128"}
+"""Of the numbers in a file, as this package calls them; pairs of float64 are as those."""
 IMPORTED = "imported"
 """In place of the site that wrote it: such a file is not removed to make room for newer ones."""
 
@@ -82,6 +86,8 @@ def import_file(source: Path, folder: Path, *, run: str, round_number: int | Non
                 f"{source.name} is no checkpoint, and no checkpoint in {folder} has its arrays (names, types and "
                 "shapes): train until this site has written one, export that, and put the numbers into its arrays"
             )
+        if own is None:  # what a site has written was looked at then
+            _demand_numbers(file, begin, entries)
         number = own.facts.round if round_number is None and own is not None else round_number
         if number is None or number < 1:
             raise CheckpointError("say which round it is: --round N, from 1 on")
@@ -117,6 +123,16 @@ def _pieces(file: BufferedReader, begin: int, entries: dict[str, Entry], order: 
                 raise CheckpointError(f"it ends in the middle of {name}")
             left -= len(piece)
             yield piece
+
+
+def _demand_numbers(file: BufferedReader, begin: int, entries: dict[str, Entry]) -> None:
+    """Raises CheckpointError where an array holds a NaN. An infinity may be meant (a mask)."""
+    for name, entry in entries.items():
+        dtype = TYPES.get(entry.dtype, "")
+        if any(holds_nan(piece, dtype) for piece in _pieces(file, begin, entries, [name])):
+            raise CheckpointError(
+                f"{name} holds NaN: no site could train on from it; bring an earlier state of that model"
+            )
 
 
 def _entries(file: BufferedReader) -> tuple[dict[str, Entry], int]:

@@ -67,6 +67,12 @@ def infinite_arrays(state: memoryview, spec: StateSpec, stopped: Callable[[], bo
     return frozenset(one.name for one in spec.tensors if _look(state, one, stopped)[1])
 
 
+def holds_nan(data: bytes, dtype: str) -> bool:
+    """Whether there is one among numbers of that type."""
+    look = LOOKS.get(dtype)
+    return look is not None and look(np.frombuffer(data, dtype=np.uint8))[0]
+
+
 def not_finite(state: memoryview, spec: StateSpec, usual: Set[str], stopped: Callable[[], bool]) -> str:
     """What is wrong with the first array that is not finite; empty: nothing. `usual`: may have infinities."""
     for tensor in spec.tensors:

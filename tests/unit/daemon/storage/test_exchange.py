@@ -90,6 +90,26 @@ def test_numbers_of_another_program_come_in_by_names_types_and_shapes(tmp_path: 
     assert {one.round for one in made.found()} == {4, 30, 40}, "it is not removed to make room"
 
 
+@pytest.mark.parametrize("name", ["model.w", "opt.step", "z"])
+def test_a_file_of_another_program_with_a_nan_stays_outside_and_one_with_an_infinity_may_mean_it(
+    tmp_path: Path, name: str
+) -> None:
+    """A run that went on from it would have nothing finite to give, at any site."""
+    folder(tmp_path / "a", 10)
+    read = load_file(newest_in(tmp_path / "a", None))
+    changed = {one: np.full(read[one].shape, 3, read[one].dtype) for one in read}
+    file = tmp_path / "other.safetensors"
+    for number, refused in ((np.inf, False), (np.nan, True)):
+        changed[name].flat[changed[name].size - 1] = number
+        save_file(changed, file)
+        if not refused:
+            import_file(file, tmp_path / "a", run="ward", round_number=4)
+            continue
+        with pytest.raises(CheckpointError, match=f"{name} holds NaN"):
+            import_file(file, tmp_path / "a", run="ward", round_number=5)
+    assert not list((tmp_path / "a").glob("round-0000000005*"))
+
+
 def test_other_arrays_and_damaged_checkpoints_stay_outside(tmp_path: Path) -> None:
     folder(tmp_path / "a", 10)
     save_file({"model.w": np.zeros((3, 10), dtype=np.float32)}, tmp_path / "other.safetensors")
