@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chaos.encoding import encoded
+from chaos.launchers import check_started_once
 from chaos.sync import DiLoCo, EveryStep
 from chaos.worker_group.script import script_digest
 from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
@@ -229,6 +230,8 @@ class ParallelSite:
         return model
 
     def _check_first(self) -> None:
+        if not self._in_group:
+            check_started_once(os.environ, alone=self._standalone)
         if self._parallel is not None or self._replicated is not None:
             raise ValueError("one model is parallelized or replicated already; make it one module with all layers")
 

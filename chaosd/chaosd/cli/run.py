@@ -23,6 +23,14 @@ SAME_TERM_S = 1.0
 
 POLICIES = ("reroute", "dynamic", "spare")
 
+LAUNCHED_HERE = (
+    "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "SLURM_STEP_TASKS_PER_NODE",
+)
+"""How many processes torchrun, mpirun and srun tell theirs that they have started on one machine."""
+
 
 TimelineOption = Annotated[
     Path | None,
@@ -157,6 +165,20 @@ def _worker_socket(config: Path | None) -> Path:
     return Path(values.get("worker_socket") or folder / WORKER_SOCKET_NAME)
 
 
+def _check_started_once() -> None:
+    """Each of several would start workers of its own, which train apart from the others'."""
+    for name in () if "CHAOS_WORKER_GROUP" in os.environ else LAUNCHED_HERE:
+        count = os.environ.get(name, "").partition(",")[0].partition("(")[0]  # Slurm's list by machines: 4(x2),1
+        if count.isdecimal() and int(count) > 1:
+            fail(
+                f"a launcher has started {count} processes of this command on this machine ({name}={os.environ[name]}), and "
+                "each would train with workers of its own: one command a machine starts all of them (--nproc), so "
+                "give it to the launcher as one task (torchrun --nproc-per-node 1, srun --ntasks-per-node 1), or leave "
+                "the launcher out",
+                EXIT_USAGE,
+            )
+
+
 def _check_timeline(path: Path) -> None:
     from chaosd.worker_group.timeline_file import UnusableFile, check_file
 
@@ -168,6 +190,7 @@ def _check_timeline(path: Path) -> None:
 
 def _check_start(processes: int) -> None:
     """Where a worker cannot connect, since this process may open nothing more, all would wait for it for ever."""
+    _check_started_once()
     from chaosd.os_errors import raise_files_for_workers
     from chaosd.worker_group.board import folder_problem
 

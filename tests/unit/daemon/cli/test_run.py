@@ -54,6 +54,26 @@ def test_wrong_usage_is_named(arguments: list[str], text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [("LOCAL_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"), ("SLURM_STEP_TASKS_PER_NODE", "4(x2),1")],
+)
+def test_one_of_several_commands_that_a_launcher_has_started_on_a_machine_is_refused(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    found = CliRunner().invoke(app, ["run", "x"])
+    assert found.exit_code == EXIT_USAGE and f"has started 4 processes of this command on this machine ({name}=" in (
+        " ".join(found.output.split())
+    )
+
+
+def test_one_command_a_machine_may_be_a_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    found = CliRunner().invoke(app, ["run", "missing.py"])
+    assert "missing.py: no such script" in found.output
+
+
+@pytest.mark.parametrize(
     ("content", "text"),
     [
         (b"", "is empty"),
