@@ -20,6 +20,7 @@ import msgspec
 from chaos_protocols.wire.worker import FiguresLogged
 from chaos_protocols.worker_group.messages import (
     ControllerMessage,
+    Finish,
     GroupHello,
     WorkerMessage,
     encode,
@@ -34,6 +35,12 @@ TOGETHER_MAX = 64
 """Messages to one worker that leave in one call."""
 
 HEADER_BYTES = 4
+
+SECOND = (
+    "worker {} trains already, in another process: this one was started by it, or with its environment, and is no "
+    "worker of its own. A program that a worker starts and that trains by itself is started without the variables "
+    "CHAOS_*; what a script does once it does where Coordinator.speaks is true"
+)
 
 
 class WorkerLines:
@@ -166,6 +173,10 @@ class _Line(asyncio.Protocol):
             return
         if self._worker < 0:
             if not isinstance(message, GroupHello) or not secrets.compare_digest(message.token, self._lines.token):
+                self.close()
+                return
+            if message.worker in self._lines.lines:  # or the one that trains would not be heard any more
+                self.write(encode(Finish(failed=SECOND.format(message.worker))))
                 self.close()
                 return
             self._worker = message.worker

@@ -50,6 +50,12 @@ from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, write_beat, wr
 Ordered: TypeAlias = PlanOrder | Go | CommitStep | Compute | WriteState | TakeState | MeasureResult
 Wanted = TypeVar("Wanted", bound=Ordered)
 
+NOT_ITSELF = (
+    "this process has the variables of worker {} of `chaosd run` (CHAOS_WORKER_*), and is not that worker: a program "
+    "that a worker starts is none itself. One that trains by itself is started without them: "
+    "env={{name: value for name, value in os.environ.items() if not name.startswith('CHAOS_')}}"
+)
+
 
 class GenerationEnded(Exception):
     """This generation ends: the step under way does not count."""
@@ -68,14 +74,18 @@ class ControlLine:
     def __init__(
         self, environment: Mapping[str, str], tag: Callable[[], StepTag], connection: socket.socket | None = None
     ) -> None:
-        """`connection`: of a line to somebody else than the controller."""
+        """`connection`: of a line to somebody else than the controller. Raises ValueError in a process that is not the
+        worker that the environment names."""
         self.worker = int(environment["CHAOS_WORKER"])
         self.token = environment["CHAOS_WORKER_TOKEN"]
         self.generation = 0
         """Of the order taken last."""
         self.spans = SpanLog()
         self._tag = tag
-        self._words = mmap.mmap(int(environment["CHAOS_WORKER_WORDS"]), SLOT_BYTES * SLOTS)
+        try:
+            self._words = mmap.mmap(int(environment["CHAOS_WORKER_WORDS"]), SLOT_BYTES * SLOTS)
+        except (OSError, ValueError) as error:  # no such descriptor, or a smaller file: it goes to the worker alone
+            raise ValueError(NOT_ITSELF.format(self.worker)) from error
         at = self.worker * SLOT_BYTES
         self._slot = memoryview(self._words)[at : at + SLOT_BYTES]
         self._count = 0

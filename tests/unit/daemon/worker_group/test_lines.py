@@ -13,6 +13,7 @@ from tests.unit.protocols.worker_group.group_bench import hello
 from chaos_protocols.worker_group.messages import (
     ControllerMessage,
     Done,
+    Finish,
     Go,
     StoreSet,
     WorkerMessage,
@@ -104,6 +105,28 @@ def test_who_does_not_know_the_token_is_not_listened_to(tmp_path: Path) -> None:
 
     told = play(tmp_path, story)
     assert told.said == [] and told.ended == []
+
+
+def test_a_second_process_that_calls_itself_the_same_worker_is_told_so_and_the_first_is_heard_on(
+    tmp_path: Path,
+) -> None:
+    async def story(told: Told, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(HELLO))
+        await told.until(lambda: bool(told.said))
+        second_reader, second = await asyncio.open_unix_connection(tmp_path / "group.sock")
+        second.write(encode(HELLO) + encode(Done(step=9)))
+        answer = await heard(second_reader)
+        assert isinstance(answer, Finish) and "worker 3 trains already, in another process" in answer.failed
+        async with asyncio.timeout(LIMIT_S):
+            assert await second_reader.read() == b""
+        second.close()
+        told.lines.send(3, Go(generation=1))
+        assert await heard(reader) == Go(generation=1)
+        writer.write(encode(Done(step=4)))
+        await told.until(lambda: len(told.said) == 2)
+
+    told = play(tmp_path, story)
+    assert told.said == [(3, HELLO), (3, Done(step=4))] and told.ended == []
 
 
 @pytest.mark.parametrize("nonsense", [(1 << 31).to_bytes(4, "big"), b"\x00\x00\x00\x01\xc1"])

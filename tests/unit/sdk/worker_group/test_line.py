@@ -101,3 +101,10 @@ def test_a_lane_whose_group_has_ended_ends_its_script_though_its_leader_is_gone(
     found = worker_3(LEADER_ENDS)
     assert found.stdout.splitlines() == ["False", "False", "Finish(failed='')"], (found.returncode, found.stderr)
     assert found.returncode == 0
+
+
+def test_a_process_with_the_variables_of_a_worker_that_it_is_not_is_told_so() -> None:
+    found = worker_3(CONNECTS, CHAOS_WORKER_WORDS="999", CHAOS_WORKER_GROUP="nowhere")
+    assert found.returncode == 1
+    assert "has the variables of worker 3 of `chaosd run` (CHAOS_WORKER_*), and is not that worker" in found.stderr
+    assert "if not name.startswith('CHAOS_')}" in found.stderr
