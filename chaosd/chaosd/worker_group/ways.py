@@ -15,6 +15,7 @@ from chaos_planner.pipelines.facts.site import ClusterFacts, ModelProfile
 from chaos_planner.pipelines.plans.execution import ExecutionPlan
 from chaos_planner.pipelines.plans.layout import Pipeline, Policy, Stage
 from chaos_planner.pipelines.search.decisions import NoPlan, RecoveryDecision, Settings
+from chaos_planner.pipelines.search.partition import partition
 from chaos_planner.pipelines.search.planner import RecoveryPlanner
 from chaos_planner.pipelines.search.reroute import layers_without_holder
 from chaos_planner.pipelines.transfers.restorer import Holding, Kind, Transfer, holdings, restore, spread
@@ -95,7 +96,13 @@ class Ways:
         start = even_plan(model, workers[: min(layers, len(workers))], 1, min(layers, len(workers)))
         chosen = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in workers))
         settings = Settings(policies=frozenset({Policy.DYNAMIC}), every_dp_workers_max=64)
-        decision, kept = decide(model, chosen, start, frozenset(), settings)
+        try:
+            decision, kept = decide(model, chosen, start, frozenset(), settings)
+        except Unplannable as error:  # nobody was lost, so the search alone says why
+            planner = RecoveryPlanner(model, chosen, settings)
+            found = partition(planner.costs, planner.tables, start, frozenset(), settings)
+            why = found if isinstance(found, str) else str(error)
+            raise Unplannable(f"{few}{why}", hopeless=len(workers) == self.workers) from error
         reason = f"{few}shortest step for {len(workers)} workers: {decision.step_s:.4g} s expected"
         return Way("start", decision.plan, reason + kept)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from tests.unit.daemon.worker_group.test_planning import ask, begun, greeting
 
@@ -47,6 +48,18 @@ def test_a_shape_that_whoever_is_left_cannot_have_is_given_up(shape: dict[str, i
 def test_workers_that_are_missing_before_the_first_plan_are_told_in_numbers(shape: dict[str, int], text: str) -> None:
     with pytest.raises(Unplannable, match=text) as found:
         SitePlanner(workers=4, **shape).make(ask(1), greeting(), frozenset({0}))
+    assert not found.value.hopeless
+
+
+def test_a_model_that_is_too_large_for_all_workers_is_told_by_the_plan_that_comes_closest() -> None:
+    planner, tiny = SitePlanner(workers=2), msgspec.structs.replace(greeting(), memory_bytes=10)
+    with pytest.raises(Unplannable) as found:
+        planner.make(ask(1), tiny, frozenset({0, 1}))
+    assert str(found.value).startswith("the model is too large for any plan of 2 workers with memory_bytes of 10; ")
+    assert "bytes each would do for one pipeline of 2 stages" in str(found.value)
+    assert found.value.hopeless  # a process in another one's place would have no more
+    with pytest.raises(Unplannable, match="too large for any plan of 1 workers") as found:
+        planner.make(ask(2), tiny, frozenset({0}))
     assert not found.value.hopeless
 
 
