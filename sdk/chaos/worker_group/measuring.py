@@ -16,6 +16,9 @@ from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.refused import check_gradients, check_hooks, check_number, check_told
 
+IN_PLACE = "in-place operation"
+"""In torch's words for that."""
+
 REPEATS = 3
 """The shortest of so many runs is told: what else ran on the machine only adds."""
 
@@ -82,10 +85,7 @@ def _layer(layer: Layer, value: torch.Tensor, device: Device) -> tuple[torch.Ten
         try:
             left = layer.run(entered)
         except RuntimeError as error:
-            raise ValueError(
-                f"layer {layer.name} cannot take what the one before gives ({tuple(value.shape)} {value.dtype}): "
-                f"{error}"
-            ) from error
+            raise ValueError(_why_not(layer, entered, error)) from error
         device.synchronize()
         forward_s.append(perf_counter() - began_s)
         _check_statistics(layer, kept)
@@ -110,6 +110,25 @@ def _layer(layer: Layer, value: torch.Tensor, device: Device) -> tuple[torch.Ten
         output_bytes=size,
     )
     return left.detach(), measured
+
+
+def _why_not(layer: Layer, entered: torch.Tensor, error: RuntimeError) -> str:
+    """Why it does not compute what enters it."""
+    if IN_PLACE in str(error) and _takes(layer, entered.clone()):
+        return (
+            f"layer {layer.name} changes in place what enters it, which is another layer's, or a message of another "
+            "worker: make a new tensor (x = x * 2 in the place of x *= 2, ReLU() without inplace=True), or put it and "
+            "the layer before it into one, torch.nn.Sequential(first, second)"
+        )
+    return f"layer {layer.name} cannot take what the one before gives ({tuple(entered.shape)} {entered.dtype}): {error}"
+
+
+def _takes(layer: Layer, entered: torch.Tensor) -> bool:
+    try:
+        layer.run(entered)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _check_statistics(layer: Layer, kept: dict[str, bytes]) -> None:

@@ -66,3 +66,21 @@ def test_a_backward_pass_within_another_is_refused_with_what_to_write_instead() 
         layer.train_with(make_optimizer)
     with pytest.raises(ValueError, match=r"layer 1 .*use_reentrant=False"):
         measure(layers, torch.nn.functional.cross_entropy, loader())
+
+
+class ScalesItself(torch.nn.Linear):
+    """Writes into its own weights."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.mul_(0.5)
+        return super().forward(x)
+
+
+def test_a_layer_that_writes_into_what_enters_it_is_refused_with_what_to_write_instead() -> None:
+    layers = chain([torch.nn.Linear(8, 8), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 8)])
+    with pytest.raises(ValueError, match=r"layer 1 ReLU changes in place what enters it.*ReLU\(\) without inplace"):
+        measure(layers, torch.nn.functional.cross_entropy, loader())
+    together = chain([torch.nn.Sequential(*(layer.module for layer in layers[:2])), layers[2].module])
+    measure(together, torch.nn.functional.cross_entropy, loader())
+    with pytest.raises(ValueError, match="layer 0 ScalesItself cannot take what the one before gives"):
+        measure(chain([ScalesItself(8, 8)]), torch.nn.functional.cross_entropy, loader())
