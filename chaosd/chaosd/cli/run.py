@@ -171,8 +171,8 @@ def _check_started_once() -> None:
         count = os.environ.get(name, "").partition(",")[0].partition("(")[0]  # Slurm's list by machines: 4(x2),1
         if count.isdecimal() and int(count) > 1:
             fail(
-                f"a launcher has started {count} processes of this command on this machine ({name}={os.environ[name]}), and "
-                "each would train with workers of its own: one command a machine starts all of them (--nproc), so "
+                f"a launcher has started {count} processes of this command on this machine "
+                f"({name}={os.environ[name]}), and each would train with workers of its own: one command a machine starts all of them (--nproc), so "
                 "give it to the launcher as one task (torchrun --nproc-per-node 1, srun --ntasks-per-node 1), or leave "
                 "the launcher out",
                 EXIT_USAGE,
