@@ -172,9 +172,9 @@ def _check_started_once() -> None:
         if count.isdecimal() and int(count) > 1:
             fail(
                 f"a launcher has started {count} processes of this command on this machine "
-                f"({name}={os.environ[name]}), and each would train with workers of its own: one command a machine starts all of them (--nproc), so "
-                "give it to the launcher as one task (torchrun --nproc-per-node 1, srun --ntasks-per-node 1), or leave "
-                "the launcher out",
+                f"({name}={os.environ[name]}), and each would train with workers of its own: one command a machine "
+                "starts all of them (--nproc), so give it to the launcher as one task (torchrun --nproc-per-node 1, "
+                "srun --ntasks-per-node 1), or leave the launcher out",
                 EXIT_USAGE,
             )
 

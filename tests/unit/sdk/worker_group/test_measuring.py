@@ -10,7 +10,7 @@ from tests.integration.site_training import Points, make_model, make_optimizer
 from torch.utils.checkpoint import checkpoint
 
 from chaos.worker_group.data import Loader
-from chaos.worker_group.layers import chain
+from chaos.worker_group.layers import Layer, chain
 from chaos.worker_group.measuring import measure
 
 SLOW_S = 0.02
@@ -76,11 +76,17 @@ class ScalesItself(torch.nn.Linear):
         return super().forward(x)
 
 
+def trained(*modules: torch.nn.Module) -> list[Layer]:
+    layers = chain(modules)
+    for layer in layers:
+        layer.train_with(make_optimizer)
+    return layers
+
+
 def test_a_layer_that_writes_into_what_enters_it_is_refused_with_what_to_write_instead() -> None:
-    layers = chain([torch.nn.Linear(8, 8), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 8)])
+    first, second, third = torch.nn.Linear(8, 8), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 8)
     with pytest.raises(ValueError, match=r"layer 1 ReLU changes in place what enters it.*ReLU\(\) without inplace"):
-        measure(layers, torch.nn.functional.cross_entropy, loader())
-    together = chain([torch.nn.Sequential(*(layer.module for layer in layers[:2])), layers[2].module])
-    measure(together, torch.nn.functional.cross_entropy, loader())
+        measure(trained(first, second, third), torch.nn.functional.cross_entropy, loader())
+    measure(trained(torch.nn.Sequential(first, second), third), torch.nn.functional.cross_entropy, loader())
     with pytest.raises(ValueError, match="layer 0 ScalesItself cannot take what the one before gives"):
-        measure(chain([ScalesItself(8, 8)]), torch.nn.functional.cross_entropy, loader())
+        measure(trained(ScalesItself(8, 8)), torch.nn.functional.cross_entropy, loader())
