@@ -44,13 +44,14 @@ MODULE_CITED = re.compile(r"(?<![\w/.\-*])([\w./\-]+\.py)\b")
 SHOWN = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.\-*]*(?:/[\w.\-*]*)+|[\w\-*]+\.(?:py|md|toml|txt|csv)")
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:\(\))?")
-SINGLE = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[A-Z]+_[A-Z_]+|[a-z]+_\w+(?:\(\))?")
+SINGLE = re.compile(r"[A-Z][a-z]+(?:[A-Z]\w*)?|[A-Z]+_[A-Z_]+|[a-z]+_\w+(?:\(\))?")
 
 NOT_OURS = {
     "torch.compile": "of torch",
     "optimizer.step()": "of a training script",
     "scheduler.step()": "of a training script",
     "build/simulator-compiled/KEY": "made when the simulator is compiled",
+    "Ciphersuites": "a setting of OpenSSL",
     "docker.io": "a package of Debian",
     "hungary/chaosd.toml": "made by the reader of the first run",
     "NNN-what-happens.txt": "a pattern",
@@ -220,6 +221,8 @@ def of_python(name: str) -> bool:
         ("Nobody.heartbeat", False),
         ("liveness.no_such_function", False),
         ("NoSuchClass", False),
+        ("Nosuchclass", False),
+        ("Propose", True),
         ("NO_SUCH_LIMIT", False),
         ("docs/no-such-page.md", False),
         ("no_such_module.py", False),
