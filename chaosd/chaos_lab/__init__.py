@@ -2,6 +2,6 @@
 
 `scenario.py` reads the script, `processes.py` runs the sites, `actions.py` carries the script out, `watching.py` sees
 what comes of it, `table.py` shows it, `report.py` says what held. `daemon.py` is the daemon that its sites run: that of
-`chaosd start` over the links of `links/`, with the routes of `api/server.py`. `cli.py` is the plug-in behind `chaosd
-lab`. The daemon of an institution imports nothing of this package.
+`chaosd start` over the links of `links/`, with the routes of `api/server.py`. Driven by `cli.py`, the plug-in
+behind `chaosd lab`. The daemon of an institution imports nothing of this package.
 """

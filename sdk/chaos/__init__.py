@@ -1,4 +1,9 @@
-"""Chaos: institutions train one model together. What users import."""
+"""Chaos: institutions train one model together. What users import.
+
+Driven by a training script through `Coordinator`. `frameworks` makes bytes of numbers and back, `sync` decides what is
+given to a round and how its result is applied, `conversation` who may do what when; `worker_group` is for sites of
+several workers, `data` for shared samples, `integrations` for loops of others. What sites agree on, the daemon knows.
+"""
 
 from __future__ import annotations
 

@@ -72,6 +72,24 @@ def test_every_module_that_holds_anything_says_what_it_is_for() -> None:
     assert [shown(path) for path, tree in trees.items() if tree.body and not ast.get_docstring(tree)] == []
 
 
+HEAD_LINES_MIN = 3
+DRIVER = re.compile(r"\b(?:[Dd]riven by|[Dd]rives|asked by|Used by)\b")
+PLANNERS = "chaosd/chaos_planner"
+"""Its folders are asked, and drive nothing; the head of the package says by whom."""
+
+
+def test_the_head_of_a_folder_says_what_it_decides_and_who_drives_it() -> None:
+    heads = {path: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in folders()}
+    assert len(heads) > 30
+    assert [shown(path) for path, head in heads.items() if len(head.splitlines()) < HEAD_LINES_MIN] == []
+    driven = {path: head for path, head in heads.items() if not shown(path).startswith(PLANNERS)}
+    assert [shown(path) for path, head in driven.items() if not DRIVER.search(head)] == []
+
+
+def folders() -> list[Path]:
+    return [path for path in python_files(PACKAGES) if path.name == "__init__.py"]
+
+
 def defined_names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:

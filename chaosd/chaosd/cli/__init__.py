@@ -1,7 +1,8 @@
 """The command line: `chaosd` (and `chaos-train`, the same commands).
 
 The application lives in app.py, one module a command beside it. Nothing heavy is imported before a command needs it:
-the help of `chaosd` shall be there in 0.2 s.
+the help of `chaosd` shall be there in 0.2 s. Driven by people and their scripts; what concerns a daemon is asked
+over its local API (`chaosd.api`).
 """
 
 from __future__ import annotations

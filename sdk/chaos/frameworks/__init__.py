@@ -1,7 +1,8 @@
 """The frameworks that the SDK can train: torch and numpy, each a `Framework` (bytes in and out). `framework_of`
 chooses.
 
-torch is imported only when something of it is registered: the SDK works without it.
+Driven by the sync modes (`chaos.sync`), which decide when. torch is imported only when something of it is registered:
+the SDK works without it.
 """
 
 from __future__ import annotations

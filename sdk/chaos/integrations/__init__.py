@@ -7,5 +7,6 @@
 
 In all of them `optimizer.step()` is a step of the run, and learning rate, number of steps and end are the run's: a
 schedule that each site steps by itself, or an end after so many of its own batches, would make the sites differ in
-silence. Each module needs its library, and says so when it is imported without; nothing else of Chaos does.
+silence. Driven by the loop's own hooks. Each module needs its library, and says so when it is imported without; nothing
+else of Chaos does.
 """

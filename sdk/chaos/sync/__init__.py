@@ -1,7 +1,8 @@
 """The ways in which sites train together: what is given to a round, how its result is applied, what is committed.
 
 `EveryStep` averages the gradients of every step; `LocalSGD` and `DiLoCo` let every site step by itself for a while and
-average how far each has come (docs/training-modes.md). Neither the Coordinator nor a framework knows which one runs.
+average how far each has come (docs/training-modes.md). Driven by the Coordinator, and by its conversation with the
+daemon; neither knows which of them runs, nor does a framework.
 """
 
 from __future__ import annotations
