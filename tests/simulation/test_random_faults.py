@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -207,3 +208,11 @@ def test_a_run_goes_on_where_it_was_stopped_and_tries_again_what_was_not_judged(
 )
 def test_nine_in_ten_of_those_judged_are_wanted(told: list[str], status: int) -> None:
     assert summary([a_verdict(str(number), by) for number, by in enumerate(told)], 1.0) == status
+
+
+def test_a_fault_that_the_page_calls_harmless_can_still_be_made() -> None:
+    """A name goes with its place: where that reads differently, somebody has to look again."""
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| ([0-9a-f]{8}) \| `([\w.]+)` \|", page, re.MULTILINE))
+    there = {(one.name(PROTOCOLS), one.function) for path in decision_modules(PROTOCOLS) for one in faults_in(path)}
+    assert told and told - there == set()
