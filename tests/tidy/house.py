@@ -4,7 +4,8 @@
     folders            modules in each, the widest first
     classes            attributes of each; names that two classes bear
     functions          branches of each, lines above the limit
-    outside writes     places in `chaos_protocols` that assign to a field of something that another module defines
+    outside writes     places in `chaos_protocols` that assign to a field of something that another module defines,
+                       and those that put something into such a field, or take it out (`core.votes.add(...)`)
 
 A branch is an `if`, a conditional expression, a loop, an `except`, an operand after the first of `and` or `or`, a
 filter of a comprehension, a `match`: its cases are one table, not one branch each. An outside write is a guess from
@@ -267,6 +268,27 @@ def outside_writes() -> list[tuple[str, int, str]]:
     return sorted(found)
 
 
+CHANGERS = frozenset(
+    ("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove")
+) | {"setdefault", "update"}
+"""What changes a set, a list, a queue or a dictionary."""
+
+
+def outside_changes() -> list[tuple[str, int, str]]:
+    """Module, line and call of every change to a container that seems to be a field of another module's object."""
+    found = []
+    for module in modules().values():
+        if module.name.split(".")[0] != PURE:
+            continue
+        own = set().union(*(attributes(node) for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)))
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Attribute() as held, attr=name) as called):
+                    if name in CHANGERS and not _is_own(held, own):
+                        found.append((module.name, node.lineno, ast.unparse(called)))
+    return sorted(found)
+
+
 def _is_own(target: ast.Attribute, own: set[str]) -> bool:
     direct = isinstance(target.value, ast.Name) and target.value.id in ("self", "cls")
     return direct or target.attr in own
@@ -293,10 +315,14 @@ def report() -> Iterator[str]:
     doubles = double_class_names()
     yield f"class names with two meanings: {len(doubles)}"
     yield from (f"    {name}: {', '.join(where)}" for name, where in doubles.items())
-    writes = outside_writes()
-    yield f"fields written from outside, in {PURE}: {len(writes)}"
-    for name in sorted({where for where, _, _ in writes}):
-        listed = [f"{line} {target}" for where, line, target in writes if where == name]
+    yield from _in_modules(f"fields written from outside, in {PURE}", outside_writes())
+    yield from _in_modules(f"containers changed from outside, in {PURE}", outside_changes())
+
+
+def _in_modules(title: str, found: list[tuple[str, int, str]]) -> Iterator[str]:
+    yield f"{title}: {len(found)}"
+    for name in sorted({where for where, _, _ in found}):
+        listed = [f"{line} {what}" for where, line, what in found if where == name]
         yield f"    {name} ({len(listed)}): {', '.join(listed)}"
 
 
