@@ -44,6 +44,9 @@ MODULE_CITED = re.compile(r"(?<![\w/.\-*])([\w./\-]+\.py)\b")
 SHOWN = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.\-*]*(?:/[\w.\-*]*)+|[\w\-*]+\.(?:py|md|toml|txt|csv)")
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:\(\))?")
+OURS = re.compile(r"(?:[A-Z][a-z]\w*|chaos\w*)(?:\.\w+)+(?:\(\))?")
+"""A member of a class, or something of our packages: what begins with a small letter is often a variable."""
+
 SINGLE = re.compile(r"[A-Z][a-z]+(?:[A-Z]\w*)?|[A-Z]+_[A-Z_]+|[a-z]+_\w+(?:\(\))?")
 
 NOT_OURS = {
@@ -177,6 +180,18 @@ def test_every_module_that_the_product_cites_exists(package: str) -> None:
         for line, text in names.remarks(path)
         for module in MODULE_CITED.findall(text)
         if not names.is_place(module) and module not in ("train.py",)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("folder", CODE_FOLDERS)
+def test_every_name_of_ours_that_comments_and_docstrings_show_exists(folder: str) -> None:
+    wrong = [
+        f"{shown(path)}:{line}: {name}"
+        for path in python_files((folder,))
+        for line, text in names.remarks(path)
+        for name in SHOWN.findall(text)
+        if OURS.fullmatch(name) and not names.is_known(name)
     ]
     assert wrong == []
 

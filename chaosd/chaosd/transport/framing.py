@@ -44,7 +44,7 @@ class FrameMode(Enum):
 
 
 class FrameSink(Protocol):
-    """Who gets the frames. A sink may call `FrameReader.hold`, `.stop` and `.switch` from inside these."""
+    """Who gets the frames. From inside these a sink may set `FrameReader.held`, and call `.stop` and `.switch`."""
 
     def frame_received(self, frame: bytes) -> None:
         """A handshake or control frame."""
