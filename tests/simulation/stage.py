@@ -4,7 +4,7 @@
     found a b:a            the same, told from the beginning, and not waited for
     patient                before the sites: a round waits for a script for ever
     encoded                rounds travel in an encoding that loses something
-    mirrors 1              before the sites: each daemon keeps its worker's state of every round in memory
+    memory-checkpoints 1   before the sites: each daemon keeps its worker's state of every round in memory
     checkpoints 5          before the sites: each daemon writes its worker's state to its disk every five rounds
     disk SITE SECONDS      reading or writing a checkpoint takes so long there
     empty SITE             its checkpoints are gone

@@ -6,11 +6,16 @@ a story claims stands in its `expect`, `never` and `within` lines, which no rewr
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
+from tests.simulation import expectations, moments, operating, stage
+from tests.simulation.paths import Paths
 from tests.simulation.stage import Stage, commands_of
 
 FOLDER = Path(os.environ.get("CHAOS_SCENARIOS") or Path(__file__).parent / "scenarios")
@@ -42,3 +47,32 @@ def test_a_story_says_what_it_shows_and_asserts_it(path: Path) -> None:
 def test_there_are_enough_stories() -> None:
     assert len(STORIES) >= 75
     assert len({path.name.partition("-")[0] for path in STORIES}) == len(STORIES), "two stories have one number"
+
+
+DESCRIBED_LINE = re.compile(r"^    ([a-z][a-z-]*)(?: \S+)*? {2,}\S", re.MULTILINE)
+"""Of a module's head: a command, what goes with it, and behind two spaces and more what it does."""
+
+
+def commands() -> set[str]:
+    """Every word that a line of a story may begin with."""
+    known = set(Paths.VERBS)
+    for function in (Stage.command, Stage._at):
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+            match node:
+                case ast.MatchValue(value=ast.Constant(value=str(word))):
+                    known.add(word)
+                case ast.Dict(keys=keys):
+                    known.update(key.value for key in keys if isinstance(key, ast.Constant))
+    return known
+
+
+def test_every_command_of_a_story_is_described() -> None:
+    heads = " ".join(module.__doc__ or "" for module in (stage, moments, expectations, operating))
+    assert len(commands()) > 50
+    assert sorted(commands() - set(re.findall(r"[a-z][a-z-]*", heads))) == []
+
+
+def test_every_command_that_is_described_is_there() -> None:
+    described = DESCRIBED_LINE.findall(stage.__doc__ or "")
+    assert len(described) > 15
+    assert sorted(set(described) - commands()) == []
