@@ -1,5 +1,5 @@
-"""Carries out what `chaos_protocols.state` decides (`local_checkpoint`, `restore`): copies of the worker's state in this
-daemon's memory, checkpoints on its disk, and the way back of both into a worker's region.
+"""Carries out what `chaos_protocols.state` decides (`local_checkpoint`, `restore`): copies of the worker's state in
+this daemon's memory, checkpoints on its disk, and the way back of both into a worker's region.
 
 Everything that takes time runs on two threads, one for copies and one for the disk, in pieces, so that the daemon can
 end in the middle of any; the loop and the rounds go on. Memory: one state, and a second one only while a checkpoint is
