@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.integration import site_training
 from tests.integration.site_training import NO_FILES, STEPS
 from tests.rigs.worker_group import STOPPED_S, Ran, alone, train
 
+from chaos import Coordinator
 from chaos_planner.pipelines.plans.layout import Policy
 from chaos_protocols.worker_group import suspicion
 from chaos_protocols.worker_group.suspicion import Work
@@ -99,6 +102,40 @@ async def test_scripts_that_can_all_open_no_further_file_end_the_training_with_t
     script.write_text(OPENS.format(step=2, workers=["0", "1"]))
     ran = await train(tmp_path, dp=2, pp=1, script=script)
     assert "as many files and sockets open as it may, 3" in ran.failed and "`ulimit -n`" in ran.failed
+
+
+SPOILT = """
+from tests.integration import site_training
+
+class Spoilt(site_training.Points):
+    def __init__(self):
+        super().__init__()
+        self.x[{sample}] = float("nan")
+
+site_training.Points = Spoilt
+site_training.main()
+"""
+
+
+@pytest.mark.parametrize("where", ["reduce", "reduced"])
+async def test_a_step_with_a_spoilt_sample_is_left_out_also_where_a_worker_dies_in_it(
+    tmp_path: Path, where: str
+) -> None:
+    """All have the bits of before, the rebuilt ones too, and train on."""
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        coordinator.parallelize(site_training.make_model(), loss=torch.nn.functional.cross_entropy)
+        batch = {"global_batch": site_training.GLOBAL_BATCH, "micro_batch": site_training.MICRO_BATCH}
+        loader = coordinator.loader(site_training.Points(), **batch, seed=7, steps=STEPS)
+        sample = loader.samples(1, 5)[1]
+    script = tmp_path / "train.py"
+    script.write_text(SPOILT.format(sample=sample))
+    ran = await train(tmp_path, dp=2, pp=2, script=script, faults=f"1:1:{where}", skip_not_finite=True)
+    assert ran.failed == "" and len(ran.of("plan")) == 2, ran.happened
+    skipped = ran.of("step-skipped")
+    assert {each.fields["step"] for each in skipped} == {2} and "only number 5 (counted from 0)" in skipped[0].reason
+    digests = {each.fields["step"]: each.fields["digests"] for each in ran.of("step")}
+    assert digests[1] == alone()[0] and digests.get(2, digests[1]) == digests[1]
+    assert len({digests[step] for step in (1, 3, 4, 5, STEPS)}) == STEPS - 1
 
 
 async def test_timed_workers_tell_what_they_did_in_the_step_of_a_loss_and_after(tmp_path: Path) -> None:

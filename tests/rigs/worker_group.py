@@ -91,6 +91,7 @@ async def train(
     watch: Callable[[Controller, Happened], None] | None = None,
     timed: TimedSteps | None = None,
     launch: processes.Launch = launch,
+    skip_not_finite: bool = False,
 ) -> Ran:
     """Train to the end, or until it cannot go on. `timed`: keeps what the workers do when."""
     struck = tmp_path / f"struck-{dp}-{pp}"
@@ -110,6 +111,7 @@ async def train(
         restarts=restarts,
         planner=planner,
         failure_timeout_s=failure_timeout_s,
+        skip_not_finite=skip_not_finite,
         audit=True,
         timed=timed,
         launch=launch,

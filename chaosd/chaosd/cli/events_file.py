@@ -31,7 +31,8 @@ class EventsFile:
         """At once, for who follows the file."""
         if self._out is None:
             return
-        line = {"at_s": round(entry.at_s, 6), "kind": entry.kind, "reason": entry.reason, **entry.fields}
+        fields = {name: None if value != value else value for name, value in entry.fields.items()}  # JSON has no NaN
+        line = {"at_s": round(entry.at_s, 6), "kind": entry.kind, "reason": entry.reason, **fields}
         try:
             self._out.write(json.dumps(line) + "\n")
             self._out.flush()

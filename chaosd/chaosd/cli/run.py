@@ -32,6 +32,13 @@ LAUNCHED_HERE = (
 """How many processes torchrun, mpirun and srun tell theirs that they have started on one machine."""
 
 
+SkipOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-not-finite",
+        help="leave out a step whose gradient is not finite, instead of ending the training with it",
+    ),
+]
 TimelineOption = Annotated[
     Path | None,
     typer.Option("--timeline", help="draw the last step and the last recovery, as measured, into this file (.svg)"),
@@ -61,6 +68,7 @@ def run(
     failure_timeout_s: Annotated[
         float, typer.Option(min=0.1, help="how long a worker may stand still beyond what its work has taken before")
     ] = 1.0,
+    skip_not_finite: SkipOption = False,
     audit: Annotated[bool, typer.Option("--audit", help="compare the replicas' states after every step")] = False,
     events: Annotated[Path | None, typer.Option(help="write what happens to this file, a JSON object a line")] = None,
     timeline: TimelineOption = None,
@@ -108,6 +116,7 @@ def run(
     import asyncio  # here: the other commands start without it
 
     site = _placed(device, nproc + spares * group_size, share_devices, group_size)
+    site["skip_not_finite"] = skip_not_finite
     site |= {"environment": {"CHAOS_STANDALONE": "1"}} if standalone else {"daemon": _worker_socket(config)}
     _tell(
         *asyncio.run(_run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit, site, timeline))

@@ -101,6 +101,7 @@ class Controller:
         spares: int = 0,
         restarts: int = 3,
         failure_timeout_s: float = 1.0,
+        skip_not_finite: bool = False,
         audit: bool = False,
         timed: TimedSteps | None = None,
         launch: Launch = launch,
@@ -118,6 +119,7 @@ class Controller:
                 spares=spares,
                 restarts=restarts,
                 failure_timeout_s=failure_timeout_s,
+                skip_not_finite=skip_not_finite,
                 audit=audit,
                 timed=timed is not None,
             )

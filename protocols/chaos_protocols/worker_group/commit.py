@@ -124,6 +124,11 @@ class StepCollector:
         clip = ", or give register() a clip_norm if single steps explode" if self._clip_norm is None else ""
         return f"lower the learning rate{clip}"
 
+    def void(self) -> CommitStep:
+        """The commit of a step whose gradient is not finite: it counts, and the state stays as it is."""
+        loss = sum(self._losses[g] for g in range(self._micro_batches)) / self._micro_batches
+        return CommitStep(step=self.step, divisor=1.0, factor=1.0, loss=loss, norm=math.nan, void=True)
+
     def take_stepped(self, worker: int, message: Stepped, *, whole: bool = True) -> tuple[str, ...] | None:
         """With the last answer of the step whose commit was sent last, the digest of each layer (none without audit,
         and none where some layers were made anew: not `whole`). Raises `ReplicasDiffer`."""

@@ -40,21 +40,17 @@ class WorkerGroupMachine(ToBeDone):
         self.places = Places(self, self._crew, settings.workers)
         self._suspects = Suspects(self)
         self._starts = LateStarts(self, self._crew, self._suspects, settings.failure_timeout_s)
-        self._steps = CountedSteps()
+        self._steps = CountedSteps(skips=settings.skip_not_finite)
         self._holders = StateHolders()
         self._ending = Ending(self, self._crew, self._steps)
         self.generation = 0
         """Of the plan that was ordered last."""
         self.plan: Plan | None = None  # that one; None: none was yet
-        self._ordered: frozenset[int] = frozenset()
-        """Its workers, those without layers too."""
-        self._ready: set[int] = set()
-        """Those that have built their groups, and have their layers."""
+        self._ordered: frozenset[int] = frozenset()  # its workers, those without layers too
+        self._ready: set[int] = set()  # those that have built their groups, and have their layers
         self._asked = 0  # questions to the planner; it answers with their number
-        self._stopping: Stopping | None = None
-        """The end of a generation, while it is under way."""
-        self._broken = 0
-        """Generations in a row that ended without a step and without a death."""
+        self._stopping: Stopping | None = None  # the end of a generation, while it is under way
+        self._broken = 0  # generations in a row that ended without a step and without a death
         self._peer_lost_last = ""  # what was said of it last, and by whom
         self.member: RunMember | None = None
         """Of a run of institutions, if the script wants that."""
@@ -269,9 +265,13 @@ class WorkerGroupMachine(ToBeDone):
             self.member.reduced()
             return
         try:
-            self.commit(collector.summed())
+            commit = self._steps.summed()
         except NotFinite as error:
             self.end(str(error))
+        else:
+            if commit.void:
+                self.note("step-skipped", self._steps.skipped, step=commit.after)
+            self.commit(commit)
 
     def commit(self, commit: msg.CommitStep) -> None:
         """From now on this step counts."""

@@ -274,7 +274,7 @@ class CommitStep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The step of the state afterwards; None: the next one. The result of a round ends whatever phase the workers are
     in, so it may lead further."""
     void: bool = False
-    """The result is not finite: the state stays as it is, and counts as that of the next step."""
+    """The gradient, or the result, is not finite: the state stays as it is, and counts as that of the next step."""
     hold: bool = False
     """Compute nothing afterwards, before `Compute`."""
     digest: tuple[Bytes, Bytes] | None = None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SKIPPED_MAX = 20
+"""Steps in a row whose gradient is not finite: the parameters themselves are not, or the rate is far too high."""
+
 BROKEN_MAX = 5
 """Generations in a row that broke without a death and without a step done: something between the workers is wrong."""
 
@@ -28,7 +31,8 @@ DEVICE_VARIABLE = "CHAOS_DEVICE"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     """`workers`: started at once and expected in the first plan together with `spares`. `restarts`: how many that die
-    are started anew, within an hour. `audit`: replicas' digests are compared after every step; `timed`: workers tell
+    are started anew, within an hour. `skip_not_finite`: a step whose gradient is not finite counts and changes nothing;
+    otherwise the training ends with it. `audit`: replicas' digests are compared after every step; `timed`: workers tell
     what they did when."""
 
     token: str
@@ -37,5 +41,6 @@ class GroupSettings:
     restarts: int = 3
     failure_timeout_s: float = 1.0
     stop_timeout_s: float = 30.0
+    skip_not_finite: bool = False
     audit: bool = False
     timed: bool = False

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from chaos_protocols.worker_group.commit import StepCollector
+from chaos_protocols.worker_group.commit import NotFinite, StepCollector
 from chaos_protocols.worker_group.messages import CommitStep, GroupHello
 from chaos_protocols.worker_group.round_steps import RoundSteps
+from chaos_protocols.worker_group.settings import SKIPPED_MAX
 from chaos_protocols.worker_group.tags import Step
 
 
 class CountedSteps:
-    """Owned by the machine. `last`: the commit that was told last. `collector`: of the present generation."""
+    """Owned by the machine. `last`: the commit that was told last. `collector`: of the present generation. `skips`: a
+    step whose gradient is not finite counts, and changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, skips: bool = False) -> None:
+        self._skips, self._in_a_row = skips, 0
+        self._local = False
+        """Only some of the steps are rounds: a layer would count a step that is left out as one of its phase."""
+        self.skipped = ""
+        """Why the last one that was left out was."""
         self.committed = -1
         self.step: Step = 0
         """How many updates the state has that everybody goes on from."""
@@ -25,6 +32,7 @@ class CountedSteps:
 
     def begin(self, hello: GroupHello, workers: frozenset[int]) -> StepCollector:
         """Of a generation."""
+        self._local = hello.every > 0
         self.collector = StepCollector(
             step=self.step,
             workers=workers,
@@ -34,6 +42,25 @@ class CountedSteps:
             rounds=RoundSteps(hello.every),
         )
         return self.collector
+
+    def summed(self) -> CommitStep:
+        """The commit of the step under way, whose sums are there. Raises `NotFinite` where it ends the training."""
+        assert self.collector is not None
+        try:
+            commit, self._in_a_row = self.collector.summed(), 0
+        except NotFinite as error:
+            self._in_a_row, self.skipped = self._in_a_row + 1, str(error)
+            if self._local:
+                raise
+            if not self._skips:
+                raise NotFinite(f"{error}; chaosd run --skip-not-finite leaves such a step out") from error
+            if self._in_a_row > SKIPPED_MAX:
+                text = (
+                    f"{error}; so were the {SKIPPED_MAX} steps before it: the parameters may not be finite themselves"
+                )
+                raise NotFinite(text) from error
+            commit = self.collector.void()
+        return commit
 
     def count(self, commit: CommitStep) -> None:
         """From now on this step counts."""

@@ -255,7 +255,7 @@ class InGroup(ABC):
             for layer in layers:
                 if layer.held:
                     layer.end_alone(self._rounds.round_of(commit.after))
-        else:
+        elif not commit.void:
             assert run is not None
             update(layers, run, commit)
         ended_s = perf_counter()

@@ -9,6 +9,7 @@ from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
+from chaos_protocols.worker_group.settings import SKIPPED_MAX
 from chaos_protocols.worker_group.tags import StepPhase
 
 
@@ -231,6 +232,60 @@ def test_a_gradient_that_is_not_finite_is_never_committed() -> None:
     bench.say(0, msg.Reduced(generation=1, step=0, squares=((0, float("inf")),)))
     assert "the gradient of step 1 is not finite" in ended(bench)
     assert not bench.told(msg.CommitStep)
+
+
+def overflow(bench: GroupBench) -> None:
+    """A step whose gradient is not finite."""
+    bench.reduce(1, 2, 3)
+    step = bench.machine.step
+    bench.say(0, msg.Reduced(generation=bench.machine.generation, step=step, squares=((0, float("inf")),)))
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_where_that_is_wanted() -> None:
+    """Its step counts and changes nothing, also for who had its sums alone when a worker died."""
+    bench = GroupBench(skip=True)
+    bench.train()
+    overflow(bench)
+    commits = bench.told(msg.CommitStep)
+    assert len(commits) == 4 and all(each.void and each.step == 0 and each.loss == 2.0 for each in commits.values())
+    (told,) = [each for each in bench.taken(ev.NoteEvent) if each.kind == "step-skipped"]
+    assert "the gradient of step 1 is not finite" in told.reason and told.fields["step"] == 1
+    bench.lose(3)
+    bench.stopped(0, 1)
+    bench.stopped(1, 0, StepPhase.REDUCED)
+    bench.stopped(2, 1)
+    (again,) = bench.told(msg.CommitStep).values()
+    assert again.void
+    bench.say(1, msg.Stepped(generation=1, step=1))
+    bench.plan()
+    assert {order.step for order in bench.told(msg.PlanOrder).values() if order.generation == 2} == {1}
+
+
+def test_many_steps_in_a_row_whose_gradient_is_not_finite_end_the_group_all_the_same() -> None:
+    bench = GroupBench(skip=True)
+    bench.train()
+    for _ in range(SKIPPED_MAX):
+        overflow(bench)
+    bench.reduce(0, 1, 2, 3)  # a good one between them: they are counted anew
+    for _ in range(SKIPPED_MAX):
+        overflow(bench)
+    assert bench.phase is GroupPhase.TRAINING and bench.machine.step == 2 * SKIPPED_MAX + 1
+    overflow(bench)
+    assert f"so were the {SKIPPED_MAX} steps before it" in ended(bench)
+
+
+def test_without_that_wish_the_end_names_it_but_where_only_some_steps_are_rounds() -> None:
+    bench = GroupBench()
+    bench.train()
+    overflow(bench)
+    assert "--skip-not-finite leaves such a step out" in ended(bench)
+    local = GroupBench(skip=True)
+    for effect in local.taken(ev.StartWorker):
+        local.say(effect.worker, hello(effect.worker, every=4))
+    local.plan()
+    local.ready()
+    overflow(local)
+    assert "not finite" in (told := ended(local)) and "--skip-not-finite" not in told
 
 
 def test_replicas_that_differ_end_the_group() -> None:
