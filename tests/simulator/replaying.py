@@ -54,6 +54,16 @@ def was_taken(node: Node, envelope: Any) -> bool:
     return known is not None and (known.incarnation, known.sequence) >= (envelope.incarnation, envelope.sequence)
 
 
+def shuts_out(node: Node, envelope: Any) -> bool:
+    """Since it was heard, somebody has come over a link with a former key of its source: a word that is said with the
+    later one shuts that one out (spec 20.9), this one as well as any other."""
+    assert node.machine is not None
+    keys, source, said_with = node.machine.link_keys, envelope.source, envelope.public_key
+    linked = keys.key_of(source)
+    chain = keys._ring.chain_of(source, said_with) if linked and said_with not in (b"", linked) else None
+    return chain is not None and chain.replaces(linked)
+
+
 def replay_bulk(node: Node, source: str, frame: Frame) -> None:
     """An old frame once more: what it is about is over."""
     if node.alive and not node.stopped and node.bulk is not None and node.bulk.is_over(source, frame):

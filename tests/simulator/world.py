@@ -29,7 +29,7 @@ from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
 from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
-from tests.simulator.replaying import replay, replay_bulk, was_taken
+from tests.simulator.replaying import replay, replay_bulk, shuts_out, was_taken
 from tests.simulator.runs import Runs
 from tests.simulator.strays import Doors
 
@@ -267,6 +267,8 @@ class World:
             return
         if kind != CONTROL:
             replay_bulk(node, source, message)
+        elif source != message.source and shuts_out(node, message):
+            return
         elif message.destination == site or (message.destination == EVERYBODY and was_taken(node, message)):
             # others it would hand on once more, to be stopped there
             replay(node, events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
