@@ -23,15 +23,6 @@ SAME_TERM_S = 1.0
 
 POLICIES = ("reroute", "dynamic", "spare")
 
-LAUNCHED_HERE = (
-    "LOCAL_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "MPI_LOCALNRANKS",
-    "SLURM_STEP_TASKS_PER_NODE",
-)
-"""How many processes torchrun, mpirun and srun tell theirs that they have started on one machine."""
-
-
 SkipOption = Annotated[
     bool,
     typer.Option(
@@ -176,9 +167,10 @@ def _worker_socket(config: Path | None) -> Path:
 
 def _check_started_once() -> None:
     """Each of several would start workers of its own, which train apart from the others'."""
-    for name in () if "CHAOS_WORKER_GROUP" in os.environ else LAUNCHED_HERE:
-        count = os.environ.get(name, "").partition(",")[0].partition("(")[0]  # Slurm's list by machines: 4(x2),1
-        if count.isdecimal() and int(count) > 1:
+    from chaos_protocols.worker_group.launchers import LAUNCHERS, processes
+
+    for _, name, _ in () if "CHAOS_WORKER_GROUP" in os.environ else LAUNCHERS:
+        if (count := processes(os.environ, name)) > 1:
             fail(
                 f"a launcher has started {count} processes of this command on this machine "
                 f"({name}={os.environ[name]}), and each would train with workers of its own: one command a machine "
