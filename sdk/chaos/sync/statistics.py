@@ -64,8 +64,9 @@ class OwnStatistics:
             if self._shown:
                 before = kept.common.copy().view(np.float64)
                 self._framework.read(What.VALUE, kept.run.slots, kept.common)
+                added = kept.common.view(np.float64) - before
                 for numbers in kept.numbers:
-                    numbers += kept.common.view(np.float64) - before
+                    numbers += added
             self._framework.write(What.VALUE, kept.run.slots, kept.own)
 
     def merge(self) -> None:
