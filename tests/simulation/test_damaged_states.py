@@ -7,27 +7,14 @@ import re
 
 import pytest
 from tests.simulation.mutants.planting import Bug, Patch, planted
+from tests.simulation.three_sites import three_sites
 from tests.simulator.damaging import damage
-from tests.simulator.faults import begin
 from tests.simulator.node import Node
 from tests.simulator.violation import Violation
 from tests.simulator.worker import STATE_BYTES
 from tests.simulator.world import World
 
-from chaos_protocols.settings import SiteSettings
 from chaos_protocols.wire.bulk import CELL_BYTES
-
-
-def three_sites() -> World:
-    """a, b, c, which train."""
-    world = World(5, settings=SiteSettings())
-    world.planner.trees = 1
-    for name, peers in (("a", ()), ("b", ("a",)), ("c", ("a", "b"))):
-        world.add(name, founder=name == "a", peers=peers, min_sites=3)
-    for node in world.nodes.values():
-        begin(node)
-    assert world.run_until(lambda: world.oracles.rounds_done > 20, limit_s=20.0)
-    return world
 
 
 def trains(node: Node) -> bool:
@@ -44,7 +31,7 @@ def held_bytes(world: World, name: str) -> list[int]:
 def rescued(*struck: str, lost: tuple[int, int]) -> list[int]:
     """Bytes that were not sent to each of these when they had lost those, all at once: one is given the state after
     the other, and what is done meanwhile waits for who comes later."""
-    world = three_sites()
+    world = three_sites(5)
     before = {name: len(held_bytes(world, name)) for name in struck}
     for name in struck:
         world.schedule(0.0, functools.partial(damage, world.node(name), lost, 0.0))
@@ -74,7 +61,7 @@ def test_what_is_done_while_another_site_gets_the_state_is_brought_to_what_is_le
 
 def test_a_part_of_a_history_that_was_given_up_is_found_out_by_its_hashes() -> None:
     """Seed 9048600: a round that its site had done alone was done anew, then its workers lost a part of the former."""
-    world = three_sites()
+    world = three_sites(5)
     before, node = len(held_bytes(world, "c")), world.node("c")
 
     def strike() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulation.three_sites import three_sites
 from tests.simulator.faults import begin
 from tests.simulator.node import Node
 from tests.simulator.world import World
 
-from chaos_protocols.settings import SiteSettings
 from chaos_protocols.state.result_log import RESULTS_BYTES_MAX, RESULTS_MIN, RESULTS_QUEUED_MAX
 
 SENDS_FOR_S = 0.02
@@ -17,13 +17,7 @@ SENDS_FOR_S = 0.02
 def with_joiner(apply_s: float, *, contribution_bytes: int = 0, sends_every_s: float = 0.0) -> tuple[World, Node]:
     """a, b, c train in rounds of about 40 ms; d joins, and needs `apply_s` for each result. With `sends_every_s` a
     state is sent only at such moments, so that a transfer takes about so long."""
-    world = World(3, settings=SiteSettings())
-    world.planner.trees = 1
-    for name, peers in (("a", ()), ("b", ("a",)), ("c", ("a", "b"))):
-        world.add(name, founder=name == "a", peers=peers, min_sites=3)
-    for node in world.nodes.values():
-        begin(node)
-    assert world.run_until(lambda: world.oracles.rounds_done > 20, limit_s=20.0)
+    world = three_sites(3)
     joiner = world.add("d", peers=("a", "b", "c"))
     joiner.apply_s, joiner.contribution_bytes = apply_s, contribution_bytes
     if sends_every_s:
