@@ -47,8 +47,12 @@ class Driver:
 
 
 def roster_with(*members: SiteId, versions: Versions = SPOKEN, **changes: Any) -> Roster:
+    """Whatever a new identity's id begins with: its name is no other site's."""
     roster = roster_of(*members, run_id=RUN, **changes)
-    sites = tuple(msgspec.structs.replace(one, versions=versions) for one in roster.sites)
+    sites = tuple(
+        msgspec.structs.replace(one, versions=versions, name=one.name if one.site in (A, B) else f"site {one.site}")
+        for one in roster.sites
+    )
     return msgspec.structs.replace(roster, sites=sites)
 
 
