@@ -62,7 +62,7 @@ class SiteParts:
         )
         self.network = Network(self.outbox, self.replica)
         self.link_keys = LinkKeys(self.outbox, self.replica, self.network)
-        self.rounds = RoundMachine(facts.site, roster)
+        self.rounds = RoundMachine(facts.site, roster, keys)
         parts = self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
         self.network.router.overlay.believe(parts.client.is_of_run)
         self.orders = LinkOrders(self.outbox, self.replica, self.network, parts.client, parts.links)

@@ -82,7 +82,7 @@ def test_drift_is_found_everywhere_and_the_site_gets_the_state_of_the_run(seed: 
 CHECK = "chaos_protocols.rounds.state_check"
 ROUNDS = "chaos_protocols.rounds.machine:RoundMachine"
 FAULTS = {
-    "what is said is not compared": Patch(f"{CHECK}:StateCheck.judge", "len(set(halves.values())) < 2", "True"),
+    "what is said is not compared": Patch(f"{CHECK}:_Told.differ", "len(set(self.halves.values())) > 1", "False"),
     "the other half is looked at": Patch(f"{CHECK}:StateCheck.judge", "if first_differs", "if not first_differs"),
     "several arrays are judged as one": Patch(
         f"{CHECK}:StateCheck.judge", "if piece[1] - piece[0] > ITEM_ALIGNMENT_BYTES and not array:", "if False:"

@@ -279,4 +279,31 @@ DECIDED = (
         ),
         test="test_rounds:test_every_site_gets_the_reference_average_whatever_the_order_and_the_links",
     ),
+    Undone(
+        row=201,
+        patches=(Patch("chaos_protocols.rounds.check_words:check_words", "tag.epoch, tag.round,", "tag.epoch,"),),
+        test="test_made_up_checks:test_a_word_that_a_site_has_not_signed_of_this_round_is_not_its_own",
+    ),
+    Undone(
+        row=201,
+        patches=(Patch("chaos_protocols.rounds.check_words:check_words", "tag.epoch, tag.round,", "tag.round,"),),
+        test="test_made_up_checks:test_a_word_that_a_site_has_not_signed_of_this_round_is_not_its_own",
+    ),
+    Undone(
+        row=201,
+        patches=(Patch("chaos_protocols.rounds.state_check:_vote", "if missing and", "if False and"),),
+        test="test_made_up_checks:test_nobody_is_judged_while_those_who_were_not_heard_could_turn_it_round",
+    ),
+    Undone(
+        row=201,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.state_check:StateCheck.judge",
+                "if told.differ and are_signed(roster):",
+                "if False:",
+            ),
+        ),
+        test="test_made_up_checks:"
+        "test_a_root_that_makes_up_what_all_others_said_of_their_states_has_none_of_them_give_its_own_up",
+    ),
 )

@@ -269,7 +269,8 @@ class Averaging:
                     assert_never(effect)
 
     def _send(self, effect: SendBulk) -> None:
-        header, reference = effect.header, effect.payload
+        lies = self._node.world.check_lies
+        header, reference = (lies and lies.passes(self._node, effect)) or effect.header, effect.payload
         if reference is None:
             key = header.tag if isinstance(header, ChunkGrant | ChunkWant | ChunkUp) else None
             self.outbox.put(effect.site, Frame(AVERAGING, header, key=key))

@@ -28,6 +28,7 @@ def drift(node: Node, word: str) -> None:
     if node.worker is not None:
         node.world.tell(f"!! {node.name}: its state drifts")
         node.worker.drift = word
+        node.world.drifted = True
 
 
 def word_of(worker: Worker) -> str:

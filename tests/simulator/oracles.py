@@ -15,6 +15,7 @@ from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
 from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.wire.control import LeaveAnswer, LeaveRequest, RaftEnvelope
+from tests.simulator.check_lies import judge as judge_drift
 from tests.simulator.oracles_agreement import AgreementOracle
 from tests.simulator.oracles_boundary import (
     AdmissionOracle,
@@ -160,6 +161,7 @@ class Oracles:
             self.operators.answered(node, effect)
         elif kind is effects.Record:
             self.leaves.recorded(node, effect)
+            judge_drift(self.world, node, effect)
             if effect.kind == "split":
                 self.fail(1, f"{node.name} takes its log for another one than that of {effect.subject}")
         elif kind is effects.StopDaemon and not effect.again:

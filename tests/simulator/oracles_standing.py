@@ -47,6 +47,8 @@ class StandingOracle:
         """When each site last had a reason, or nothing to tell: one that has just ended is not silence yet."""
         self._gave_s: dict[str, tuple[Tag, float]] = {}
         """To which tag each site has given its part, and since when that is seen."""
+        self._reached_s: dict[str, float] = {}
+        """Since when the scheduler has a way to each site: what is told of one comes from its reports alone."""
         self.judged = 0
         """So often a site that stood was asked."""
 
@@ -59,10 +61,13 @@ class StandingOracle:
         world = self._world
         done = sum(node.machine.rounds.completed_round for node in world.nodes.values() if node.machine is not None)
         machines = (node.machine for node in world.nodes.values() if node.machine is not None)
-        term = max((one.term for one in machines if one.scheduler.leading and one.scheduler.taken_over), default=0)
+        leading = [one for one in machines if one.scheduler.leading and one.scheduler.taken_over]
+        scheduler = max(leading, key=lambda one: one.term, default=None)
+        term = scheduler.term if scheduler is not None else 0
         if done != self._rounds or term > self._term:
             self._rounds, self._term, self._done_s = done, max(term, self._term), world.now_s
         self._note_given()
+        self._note_reached(scheduler)
         for node in world.nodes.values():
             machine = node.machine
             again = self._lives.get(node.site) != node._generation
@@ -71,6 +76,10 @@ class StandingOracle:
                 self._awake_s[node.site] = world.now_s
             else:
                 self._judge(node, machine)
+
+    def _note_reached(self, scheduler: SiteMachine | None) -> None:
+        reached = scheduler.reachable() if scheduler is not None else frozenset()
+        self._reached_s = {site: self._reached_s.get(site, self._world.now_s) for site in reached}
 
     def _note_given(self) -> None:
         given: dict[str, tuple[Tag, float]] = {}
@@ -110,7 +119,8 @@ class StandingOracle:
             if wait.seconds > TOLD_OF_S and not self._counts(machine, wait.site):
                 self._fail(8, f"{node.name} says that it waits for {wait.site}, which does not count in that round")
             given = self._gave_s.get(wait.site)
-            if given is not None and given[0] == machine.rounds.running and now_s - given[1] > TOLD_OF_S:
+            since_s = max(given[1], self._reached_s.get(wait.site, now_s)) if given is not None else now_s
+            if given is not None and given[0] == machine.rounds.running and now_s - since_s > TOLD_OF_S:
                 self._fail(8, f"{node.name} says that it waits for {wait.site}, which has given its part")
 
     def _counts(self, machine: SiteMachine, site: str) -> bool:

@@ -34,6 +34,7 @@ from tests.simulator.runs import Runs
 from tests.simulator.strays import Doors
 
 if TYPE_CHECKING:
+    from tests.simulator.check_lies import CheckLies
     from tests.simulator.rekeying import Rotation
 
 TRAIL_KEPT = 40
@@ -57,6 +58,10 @@ class World:
         """Sites that are not of the run, and lie (`guests`)."""
         self.liar = ""
         """The member that lies, if one does (`liars`)."""
+        self.check_lies: CheckLies | None = None
+        """What it makes of what others say of their states."""
+        self.drifted = False
+        """Something has changed a state outside of a round (`drifting`)."""
         self.compute_range_s = (0.02, 0.05)
         self.drift: dict[str, float] = {}
         self.lost_state = False

@@ -46,6 +46,11 @@ class KeyRing:
         """Whether this key counts for the site, and has signed these bytes. False on malformed input."""
         return self.counts(site, public_key) and self._signer.signed(public_key, signature, data)
 
+    def has_signed(self, site: SiteId, public_key: bytes, signature: bytes, data: bytes) -> bool:
+        """Whether a key of the site has signed these bytes that counts by what was agreed; where it was never changed,
+        `public_key`, as the roster has it."""
+        return any(self._signer.signed(key, signature, data) for key in self._counting(site, public_key))
+
     # -- which keys count
 
     @property

@@ -13,6 +13,7 @@ worker is told in `delivery.py`.
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import DropResults, Effect, FetchResult, StopRound, VoidResults
 from chaos_protocols.names import SiteId
@@ -30,7 +31,7 @@ from chaos_protocols.wire.worker import StateDigests
 class RoundMachine:
     """See the module. Its effects are to be carried out in their order; its notices are for its owner."""
 
-    def __init__(self, site: SiteId, roster: Roster) -> None:
+    def __init__(self, site: SiteId, roster: Roster, keys: KeyRing) -> None:
         self.site = site
         self.roster = roster
         self.completed_round = 0
@@ -50,7 +51,7 @@ class RoundMachine:
         self.notices: list[RoundNotice] = []
         self.own = OwnContribution()
         self.delivery = ResultDelivery()
-        self.check = StateCheck(site)
+        self.check = StateCheck(site, keys)
 
     # -- what others ask
 
@@ -239,16 +240,14 @@ class RoundMachine:
     ) -> list[Effect]:
         if tag != self.running:
             return []  # of an older epoch: changes nothing
-        self._judge(tag.round, weights, checks)
+        self._judge(tag, dict(weights), dict(checks))
         self.running = None
         self.own.round_ended()
         return self._complete(tag.round, tag.epoch, digest, weights)
 
-    def _judge(
-        self, number: int, weights: tuple[tuple[SiteId, float], ...], checks: tuple[tuple[SiteId, bytes], ...]
-    ) -> None:
+    def _judge(self, tag: Tag, weights: dict[SiteId, float], checks: dict[SiteId, bytes]) -> None:
         """Are the states still the same? If this site's is not that of most, it is not trained on (spec 11.17)."""
-        found = self.check.judge(number, dict(weights), dict(checks))
+        found = self.check.judge(self.roster, tag, weights, checks)
         if found is None:
             return
         self.notices.append(found)
@@ -353,7 +352,8 @@ class RoundMachine:
             part = NOTHING
         if part.given_up:
             self.notices.append(PartGivenUp(round=tag.round))
-        return [part.given(tag, bounds, self.check.part(tag.round))]
+        idle = not self.active and self._to_digest() is not None
+        return [part.given(tag, bounds, self.check.part(self.roster, tag, idle=idle))]
 
     def _catch_up(self, roster: Roster) -> list[Effect]:
         resolved, digest = roster.resolved_round, roster.resolved_digest

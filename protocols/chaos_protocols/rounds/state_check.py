@@ -1,4 +1,4 @@
-"""Whether the sites' states are still the same, found out in the rounds themselves (spec 11.14 to 11.17).
+"""Whether the sites' states are still the same, found out in the rounds themselves (spec 11.14 to 11.17, 11.19).
 
 Every few rounds each worker digests a piece of its state of the end of the round before; the digests travel with the
 weights in chunk 0 of the next round and come back with its result, so every site learns the same of all and needs no
@@ -14,13 +14,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import fsum
 
 from blake3 import blake3
 
+from chaos_protocols.agreement.key_ring import KeyRing
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.names import SiteId
+from chaos_protocols.rounds.check_words import CheckWords, are_signed, unsigned
 from chaos_protocols.rounds.notices import StatesDiffer
 from chaos_protocols.wire.bulk import CHECK_BYTES
+from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.state_spec import ITEM_ALIGNMENT_BYTES
 from chaos_protocols.wire.worker import StateDigests, StateSpec
 
@@ -33,8 +38,8 @@ CHECK_PIECES = 128
 CHECK_PIECE_BYTES_MIN = 256 << 10
 """A smaller piece costs no less: 65 us."""
 
-CHECKED_SITES_MAX = 1024
-"""With more sites the digests of all do not fit into the header of a chunk beside the weights."""
+CHECKED_SITES_MAX = 512
+"""With more sites the digests of all, signed, do not fit into the header of a chunk beside the weights."""
 
 QUIET_ROUNDS_MIN = 256
 QUIET_ROUNDS_MAX = 1 << 16
@@ -110,8 +115,8 @@ def decode_check(check: bytes) -> tuple[Piece, bytes, bytes]:
 class StateCheck:
     """See the module. Driven by `RoundMachine`."""
 
-    def __init__(self, site: SiteId) -> None:
-        self._site = site
+    def __init__(self, site: SiteId, keys: KeyRing) -> None:
+        self._words = CheckWords(site, keys)
         self._own: tuple[int, StateDigests] | None = None
         """The round at whose end the worker digested its state last, and what it found."""
         self._next: tuple[int, Piece] | None = None
@@ -132,32 +137,36 @@ class StateCheck:
         """The worker has applied the round, and this is what it found."""
         self._own = None if digests is None else (round_number, digests)
 
-    def part(self, round_number: int) -> bytes:
-        """What this site says with its part of that round: of its state of the end of the round before."""
+    def part(self, roster: Roster, tag: Tag, *, idle: bool = False) -> bytes:
+        """What this site says with its part of that round: of its state of the end of the round before. `idle`: workers
+        were asked, and this site has none that trains."""
         own = self._own
-        return encode_check(own[1]) if own is not None and own[0] == round_number - 1 else b""
+        if own is not None and own[0] == tag.round - 1:
+            return self._words.said(roster, tag, encode_check(own[1]))
+        return self._words.said(roster, tag, b"") if idle else b""
 
     def judge(
-        self, round_number: int, weights: Mapping[SiteId, float], checks: Mapping[SiteId, bytes]
+        self, roster: Roster, tag: Tag, weights: Mapping[SiteId, float], checks: Mapping[SiteId, bytes]
     ) -> StatesDiffer | None:
-        """The result of the round is here, with what all said; None: nothing differs, as far as is known yet."""
+        """The result of the round is here, with what all said; None: nothing differs, as far as is known yet.
+        `weights`: of all sites of the round."""
         self._next = None
-        told = {site: decode_check(check) for site, check in checks.items() if check}
-        pieces = Counter(piece for piece, _, _ in told.values())
-        if not pieces:
+        told, missing = _of_one_piece({site: unsigned(word) for site, word in checks.items()}), 0
+        if told.differ and are_signed(roster):  # where all said the same, nobody asks who has signed it
+            true = self._words.true(roster, tag, checks)
+            told = _of_one_piece(true)
+            missing = len(weights) - len(told.halves) - sum(not check for check in true.values())
+        if not told.differ:
             return None
-        piece = min(pieces, key=lambda one: (-pieces[one], one))
-        halves = {site: (first, second) for site, (of, first, second) in told.items() if of == piece}
-        if len(set(halves.values())) < 2:
-            return None
-        array = self._array(round_number - 1, piece)
+        piece, halves = told.piece, told.halves
+        array = self._array(tag.round - 1, piece)
         if piece[1] - piece[0] > ITEM_ALIGNMENT_BYTES and not array:
             cut = middle(piece)
             first_differs = len({first for first, _ in halves.values()}) > 1
-            self._next = (round_number, (piece[0], cut) if first_differs else (cut, piece[1]))
+            self._next = (tag.round, (piece[0], cut) if first_differs else (cut, piece[1]))
             return None
-        found = _vote(round_number - 1, array, weights, halves)
-        return found if self._is_new(found) else None
+        found = _vote(tag.round - 1, array, weights, halves, missing)
+        return found if found is not None and self._is_new(found) else None
 
     def _is_new(self, found: StatesDiffer) -> bool:
         outvoted, quiet, until = self._found
@@ -175,15 +184,43 @@ class StateCheck:
         return own[1].array if mine and own is not None else ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What was said of one piece: the digests of its halves, by site."""
+
+    piece: Piece
+    halves: Mapping[SiteId, tuple[bytes, bytes]]
+
+    @property
+    def differ(self) -> bool:
+        return len(set(self.halves.values())) > 1
+
+
+def _of_one_piece(checks: Mapping[SiteId, bytes]) -> _Told:
+    """Of the piece that most sites told."""
+    told = {site: decode_check(check) for site, check in checks.items() if check}
+    pieces = Counter(piece for piece, _, _ in told.values())
+    piece = min(pieces, key=lambda one: (-pieces[one], one), default=(0, 0))
+    return _Told(piece, {site: (first, second) for site, (of, first, second) in told.items() if of == piece})
+
+
 def _vote(
-    round_number: int, array: str, weights: Mapping[SiteId, float], halves: Mapping[SiteId, tuple[bytes, bytes]]
-) -> StatesDiffer:
-    """Most sites count; between equals those with more weight in the round, then those with the lowest site."""
+    round_number: int,
+    array: str,
+    weights: Mapping[SiteId, float],
+    halves: Mapping[SiteId, tuple[bytes, bytes]],
+    missing: int,
+) -> StatesDiffer | None:
+    """Most sites count; between equals those with more weight in the round, then those with the lowest site. None: it
+    could be otherwise if the `missing` sites were heard."""
     groups: dict[tuple[bytes, bytes], list[SiteId]] = {}
     for site in sorted(halves):
         groups.setdefault(halves[site], []).append(site)
     best = min(
         groups.values(), key=lambda sites: (-len(sites), -fsum(weights.get(one, 0.0) for one in sites), sites[0])
     )
+    others = max(len(sites) for sites in groups.values() if sites is not best)
+    if missing and len(best) <= others + missing:
+        return None
     outvoted = tuple(site for site in sorted(halves) if site not in best)
     return StatesDiffer(round=round_number, array=array, outvoted=outvoted, majority=tuple(best))

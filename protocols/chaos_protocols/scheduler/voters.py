@@ -17,7 +17,7 @@ from chaos_protocols.scheduler.decisions import Decision, Note
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.proposals import Proposal, with_learner, with_vote, without_site, without_vote
 from chaos_protocols.scheduler.running import RunningNegotiations
-from chaos_protocols.wire.versions import NAMES_SINCE, PROOFS_SINCE, RULED, STARTS_SINCE
+from chaos_protocols.wire.versions import CHECKS_SINCE, NAMES_SINCE, PROOFS_SINCE, RULED, STARTS_SINCE
 
 RULES_VOTERS_MIN = 3
 """Fewer: one site votes, and nobody but that one leads."""
@@ -26,6 +26,7 @@ WHAT_RULES_BRING = {
     PROOFS_SINCE: "whoever schedules shows its votes",
     NAMES_SINCE: "what sites hand on for others counts only if it was said in this run",
     STARTS_SINCE: "a daemon ends for a newer start of its key in this run only; vectors are cut into more chunks",
+    CHECKS_SINCE: "what a site says of its state counts only if it has signed it",
 }
 
 

@@ -54,10 +54,15 @@ Weights = Annotated[
 """4,096 numbers of 9 bytes: fits into a header with room to spare. Whose they are follows from the plan."""
 CHECK_BYTES = 28
 """Offsets of a piece of the state (6 bytes each) and the digests of its halves (8 bytes each)."""
-Check = Annotated[bytes, msgspec.Meta(max_length=CHECK_BYTES)]
+CHECK_SIGNATURE_BYTES = 64
+"""Behind it, of the site that says it (since version 11)."""
+CHECK_SIZES = (0, CHECK_BYTES, CHECK_SIGNATURE_BYTES, CHECK_BYTES + CHECK_SIGNATURE_BYTES)
+"""Of a word: nothing is said; not signed; signed, that there is no state to speak of; signed."""
+Check = Annotated[bytes, msgspec.Meta(max_length=CHECK_BYTES + CHECK_SIGNATURE_BYTES)]
 Checks = Annotated[tuple[Check, ...], msgspec.Meta(max_length=1024)]
-"""Of the state of the end of the round before; empty for a site that says nothing. 30 kB: fits beside the weights of as
-many sites, so there are none with more (`state_check.CHECKED_SITES_MAX`)."""
+"""Of the state of the end of the round before; empty for a site that says nothing. With signatures those of 512 sites
+fit beside their weights, 53 kB, so there are none with more (`state_check.CHECKED_SITES_MAX`); former releases had them
+without, of twice as many."""
 Round = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Digest = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-f]*\Z")]
 Transfer = Annotated[str, msgspec.Meta(max_length=64)]

@@ -16,7 +16,7 @@ UNNEGOTIATED = 1
 OLDEST = 2
 """The oldest version that this software still speaks. Raised only when no institution runs an older one any more."""
 
-NEWEST = 10
+NEWEST = 11
 """The newest one. What is new with each is listed in docs/decisions/0015."""
 
 PROOFS_SINCE = 7
@@ -42,7 +42,10 @@ KEYS_SINCE = 10
 LINEAGES_SINCE = 10
 """From this version on the run knows of which history a state was that an operator has chosen (spec 13.7)."""
 
-RULED = (PROOFS_SINCE, NAMES_SINCE, STARTS_SINCE)
+CHECKS_SINCE = 11
+"""From this version on what a site says of its state is signed, once a run has agreed on it (spec 11.19)."""
+
+RULED = (PROOFS_SINCE, NAMES_SINCE, STARTS_SINCE, CHECKS_SINCE)
 """Versions that brought rules which a run agrees on; each holds those before it, too (spec 6.12)."""
 
 Version = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]

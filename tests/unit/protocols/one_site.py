@@ -13,7 +13,7 @@ import msgspec
 
 from chaos_protocols import effects, events
 from chaos_protocols.agreement.commands import encode_roster
-from chaos_protocols.agreement.key_ring import KeyRing
+from chaos_protocols.agreement.key_ring import KeyRing, NoKeys
 from chaos_protocols.agreement.raft import HardState, RaftMachine, RaftSettings
 from chaos_protocols.agreement.raft.core import Keys
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
@@ -24,6 +24,7 @@ from chaos_protocols.links.router import Router
 from chaos_protocols.links.site_versions import SiteVersions
 from chaos_protocols.membership.facts import SiteFacts, empty_roster
 from chaos_protocols.names import SiteId, link_key
+from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire import control as messages
@@ -96,6 +97,11 @@ def heartbeat(
 def router_of(site: SiteId) -> Router:
     """One that has heard of no version, and of no run."""
     return Router(site, b"", 1, RunNaming(SiteVersions(site, 1, SPOKEN)))
+
+
+def round_machine(site: SiteId, roster: Roster) -> RoundMachine:
+    """Of a run that signs nothing."""
+    return RoundMachine(site, roster, KeyRing(NoKeys()))
 
 
 def moving(site: SiteId) -> events.LinkProgressed:

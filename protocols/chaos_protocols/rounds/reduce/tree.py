@@ -29,7 +29,7 @@ from chaos_protocols.rounds.reduce.effects import (
     SendBulk,
 )
 from chaos_protocols.rounds.reduce.topology import TreePlace
-from chaos_protocols.wire.bulk import CHECK_BYTES, ChunkDown, ChunkGrant, ChunkUp, ChunkWant
+from chaos_protocols.wire.bulk import CHECK_SIZES, ChunkDown, ChunkGrant, ChunkUp, ChunkWant
 from chaos_protocols.wire.plans import Tag
 
 Note = Callable[[tuple[SiteId, ...], tuple[float, ...]], None]
@@ -347,7 +347,7 @@ class TreeFlow:
     def _require_checks(self, site: SiteId, chunk: int, checks: tuple[bytes, ...], of: tuple[SiteId, ...]) -> None:
         if checks:
             self._require(chunk == 0 and len(checks) == len(of), site, "checks come with chunk 0, one for each site")
-            whole = all(len(check) in (0, CHECK_BYTES) for check in checks)
+            whole = all(len(check) in CHECK_SIZES for check in checks)
             self._require(whole, site, "a check of a state has its size")
 
     def _require(self, holds: bool, site: SiteId, rule: str) -> None:

@@ -40,7 +40,15 @@ from chaos_protocols.wire.control import (
     signed_bytes,
 )
 from chaos_protocols.wire.plans import Reached
-from chaos_protocols.wire.versions import NAMES_SINCE, NEWEST, PROOFS_SINCE, SPOKEN, STARTS_SINCE, Versions
+from chaos_protocols.wire.versions import (
+    CHECKS_SINCE,
+    NAMES_SINCE,
+    NEWEST,
+    PROOFS_SINCE,
+    SPOKEN,
+    STARTS_SINCE,
+    Versions,
+)
 
 RUN, OTHER = "ab" * 16, "cd" * 16
 FORMER = Versions(oldest=2, newest=NAMES_SINCE - 1)
@@ -355,10 +363,12 @@ def test_a_site_of_the_run_that_asks_in_words_of_another_run_is_not_heard() -> N
 @pytest.mark.parametrize(
     ("newest", "rules", "run", "due"),
     [
-        (NEWEST, 0, RUN, STARTS_SINCE),
-        (NEWEST, PROOFS_SINCE, RUN, STARTS_SINCE),
-        (NEWEST, NAMES_SINCE, RUN, STARTS_SINCE),
-        (NEWEST, STARTS_SINCE, RUN, None),
+        (NEWEST, 0, RUN, CHECKS_SINCE),
+        (NEWEST, PROOFS_SINCE, RUN, CHECKS_SINCE),
+        (NEWEST, STARTS_SINCE, RUN, CHECKS_SINCE),
+        (NEWEST, CHECKS_SINCE, RUN, None),
+        (CHECKS_SINCE - 1, NAMES_SINCE, RUN, STARTS_SINCE),
+        (CHECKS_SINCE - 1, STARTS_SINCE, RUN, None),
         (NAMES_SINCE, 0, RUN, NAMES_SINCE),
         (NAMES_SINCE, NAMES_SINCE, RUN, None),
         (NAMES_SINCE - 1, 0, RUN, PROOFS_SINCE),
@@ -378,7 +388,7 @@ def test_the_scheduler_proposes_the_newest_rules_that_all_can_keep(
     assert (found if found > rules else None) == due
 
 
-@pytest.mark.parametrize("version", [PROOFS_SINCE, NAMES_SINCE, STARTS_SINCE])
+@pytest.mark.parametrize("version", [PROOFS_SINCE, NAMES_SINCE, STARTS_SINCE, CHECKS_SINCE])
 def test_who_does_not_speak_the_version_of_the_rules_cannot_apply_them(version: int) -> None:
     command = SetRules(version=version, views=())
     assert version_needed(command) == version

@@ -4,11 +4,10 @@ it is outvoted."""
 from __future__ import annotations
 
 from tests.unit.protocols.follower import Follower, finish_round, of, to_worker, training_member
-from tests.unit.protocols.one_site import A, B, D, records, roster_of
+from tests.unit.protocols.one_site import A, B, D, records, roster_of, round_machine
 
 from chaos_protocols import events
 from chaos_protocols.effects import Contribute, DeliverResult
-from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.state_check import CHECK_EVERY_ROUNDS, encode_check
 from chaos_protocols.wire.user_words import StateDiffered
 from chaos_protocols.wire.worker import StateDigests
@@ -98,7 +97,7 @@ def test_a_difference_is_narrowed_down_before_anybody_is_judged() -> None:
 
 def test_what_was_found_of_a_state_is_not_said_of_another_of_the_same_round() -> None:
     """The run went on from the state of round 2, and its new round 4 came here by a transfer."""
-    rounds = RoundMachine(B, roster_of(A, B))
+    rounds = round_machine(B, roster_of(A, B))
     rounds.begin_from_worker(3)
     rounds.worker_contributed(4, 1.0)
     assert rounds.running is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.unit.protocols.follower import of
-from tests.unit.protocols.one_site import A, B, C, roster_of
+from tests.unit.protocols.one_site import A, B, C, roster_of, round_machine
 
 from chaos_protocols.effects import Contribute, OpenRound, ToWorker, VoidResults
 from chaos_protocols.rounds.machine import RoundMachine, StateLost
@@ -15,7 +15,7 @@ from chaos_protocols.wire.worker import TrainFrom
 
 def rounds_of(*members: Any, first_round: int, site: Any = B, listeners: tuple[Any, ...] = ()) -> RoundMachine:
     roster = roster_of(*members, learners=listeners, first_round=first_round)
-    machine = RoundMachine(site, roster)
+    machine = round_machine(site, roster)
     machine.takes_part = True
     return machine
 
@@ -73,7 +73,7 @@ def test_a_state_of_old_is_not_replayed_where_no_memory_checkpoint_has_kept_the_
 
 def test_worker_that_loads_a_state_behind_what_was_delivered_takes_another() -> None:
     """No result of the rounds between comes any more: it would never train (row 33)."""
-    machine = RoundMachine(B, roster_of(A, B))
+    machine = round_machine(B, roster_of(A, B))
     machine.begin_at(3)
     machine.activate()
     machine.worker_loaded(1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from tests.unit.protocols.one_site import round_machine
+
 from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, Roster, SiteRecord, View
 from chaos_protocols.effects import Contribute, FetchResult, OpenRound
 from chaos_protocols.names import SiteId
-from chaos_protocols.rounds.machine import RoundMachine, StateLost
+from chaos_protocols.rounds.machine import StateLost
 from chaos_protocols.state.result_log import RESULTS_BYTES_MAX, results_max
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 
@@ -47,7 +49,7 @@ def view(epoch: int, first_round: int) -> View:
 
 
 def test_a_held_round_is_opened_but_gets_no_contribution() -> None:
-    rounds = RoundMachine(B, roster(view(1, 1)))
+    rounds = round_machine(B, roster(view(1, 1)))
     rounds.takes_part = True
     rounds.fence(1)
     effects = rounds.advance()
@@ -56,14 +58,14 @@ def test_a_held_round_is_opened_but_gets_no_contribution() -> None:
 
 
 def test_a_result_of_an_older_epoch_changes_nothing() -> None:
-    rounds = RoundMachine(B, roster(view(5, 1)))
+    rounds = round_machine(B, roster(view(5, 1)))
     rounds.advance()
     assert rounds.reduce_finished(Tag(epoch=4, round=1), "x", ()) == []
     assert rounds.completed_round == 0
 
 
 def test_while_resolving_no_round_is_open() -> None:
-    rounds = RoundMachine(B, roster(view(1, 1)))
+    rounds = round_machine(B, roster(view(1, 1)))
     rounds.advance()
     rounds.install(roster(view(1, 1), epoch=2, resolving=True))
     assert rounds.running is None
@@ -71,7 +73,7 @@ def test_while_resolving_no_round_is_open() -> None:
 
 
 def test_one_round_behind_the_resolved_one_its_result_is_fetched() -> None:
-    rounds = RoundMachine(B, roster(view(1, 1)))
+    rounds = round_machine(B, roster(view(1, 1)))
     resolved = roster(view(3, 2), epoch=3, resolved_round=1, resolved_digest="x")
     assert FetchResult(round=1, digest="x") in rounds.install(resolved)
     assert rounds.result_fetched(1, "other") == []
@@ -80,7 +82,7 @@ def test_one_round_behind_the_resolved_one_its_result_is_fetched() -> None:
 
 
 def test_further_behind_it_goes_on_in_standby_and_asks_for_the_state() -> None:
-    rounds = RoundMachine(B, roster(view(1, 1)))
+    rounds = round_machine(B, roster(view(1, 1)))
     effects = rounds.install(roster(view(3, 6), epoch=3, resolved_round=5, resolved_digest="x"))
     assert rounds.completed_round == 5
     assert any(isinstance(notice, StateLost) for notice in rounds.notices)
@@ -88,14 +90,14 @@ def test_further_behind_it_goes_on_in_standby_and_asks_for_the_state() -> None:
 
 
 def test_who_counted_ahead_of_the_resolved_round_begins_there() -> None:
-    rounds = RoundMachine(B, roster(view(1, 1)))
+    rounds = round_machine(B, roster(view(1, 1)))
     rounds.begin_at(7)
     rounds.resolved(3)
     assert rounds.completed_round == 3
 
 
 def test_how_many_results_may_wait_for_a_worker_follows_the_size_of_its_part() -> None:
-    rounds = RoundMachine(B, roster(view(1, 1)))
+    rounds = round_machine(B, roster(view(1, 1)))
     for contribution_bytes in (RESULTS_BYTES_MAX // 20, RESULTS_BYTES_MAX, 1):
         rounds.worker_came(contribution_bytes)
         assert rounds.delivery.results_max == results_max(contribution_bytes)

@@ -14,7 +14,7 @@ from tests.unit.protocols.follower import (
     training_member,
     views,
 )
-from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, C, D, link, records, roster_of
+from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, C, D, link, records, roster_of, round_machine
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import (
@@ -35,7 +35,6 @@ from chaos_protocols.effects import (
     ReleaseState,
     ServeState,
 )
-from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.worker import TakeSnapshot
@@ -185,7 +184,7 @@ def test_a_long_log_is_replaced_by_the_roster() -> None:
 
 def test_a_site_that_counts_from_a_round_to_come_says_which_one_it_knows_to_be_done() -> None:
     roster = roster_of(A, learners=(B,), links=(link(A, B),), first_round=25)
-    rounds = RoundMachine(B, roster)
+    rounds = round_machine(B, roster)
     rounds.begin_at(24)
     assert (rounds.completed_round, rounds.known_round) == (24, 0), "it has nothing yet"
     rounds.worker_loaded(24)

@@ -9,7 +9,10 @@ from itertools import pairwise
 from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rigs.keys import RigKeys
+from tests.unit.protocols.one_site import roster_of
 
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.notices import StatesDiffer
 from chaos_protocols.rounds.state_check import (
@@ -25,10 +28,21 @@ from chaos_protocols.rounds.state_check import (
     piece_in_turn,
 )
 from chaos_protocols.wire.bulk import CHECK_BYTES
+from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.worker import StateDigests
 
 A, B, C, D = (SiteId(letter * 32) for letter in "abcd")
 EVEN = {A: 1.0, B: 1.0, C: 1.0, D: 1.0}
+BEFORE = roster_of(A, B, C, D)
+"""Of a run that has not agreed to sign what sites say of their states."""
+
+
+def tag(number: int) -> Tag:
+    return Tag(epoch=1, round=number)
+
+
+def state_check(site: SiteId) -> StateCheck:
+    return StateCheck(site, KeyRing(RigKeys(site)))
 
 
 class Sites:
@@ -36,7 +50,7 @@ class Sites:
 
     def __init__(self, sites: tuple[SiteId, ...], size: int, array_bytes: int) -> None:
         self.states = {site: bytearray(size) for site in sites}
-        self.checks = {site: StateCheck(site) for site in sites}
+        self.checks = {site: state_check(site) for site in sites}
         self.array_bytes = array_bytes
         self.round = 0
         self.digested: list[tuple[int, int]] = []
@@ -50,8 +64,8 @@ class Sites:
             check.said(self.round, None if piece is None else self.digests(site, piece))
             if piece is not None:
                 self.digested.append(piece)
-        told = {site: check.part(self.round + 1) for site, check in self.checks.items()}
-        return {site: check.judge(self.round + 1, weights, told) for site, check in self.checks.items()}
+        told = {site: check.part(BEFORE, tag(self.round + 1)) for site, check in self.checks.items()}
+        return {site: check.judge(BEFORE, tag(self.round + 1), weights, told) for site, check in self.checks.items()}
 
     def digests(self, site: SiteId, piece: tuple[int, int]) -> StateDigests:
         (start, stop), cut = piece, middle(piece)
@@ -164,7 +178,7 @@ def test_one_that_missed_a_result_is_in_step_again_and_judged_by_nobody_meanwhil
 
 
 def test_nothing_is_digested_alone_or_by_too_many() -> None:
-    check = StateCheck(A)
+    check = state_check(A)
     for sites in (1, CHECKED_SITES_MAX + 1):
         assert check.due(CHECK_EVERY_ROUNDS, state_bytes=100, sites=sites) is None
     assert check.due(CHECK_EVERY_ROUNDS, state_bytes=100, sites=2) == (0, 100)
@@ -175,18 +189,23 @@ def test_of_a_piece_that_none_would_be_asked_for_nothing_is_digested() -> None:
     that, or to end with an order that it cannot read."""
     size = 100 << 20
     for start, stop in ((0, 1 << 47), (1 << 47, (1 << 48) - 1), (64 << 20, 200 << 20), (0, size), (9 << 20, 1 << 20)):
-        check = StateCheck(A)
+        check = state_check(A)
         told = [StateDigests(start=start, stop=stop, first=half, second=half) for half in (b"1" * 8, b"2" * 8)]
-        check.judge(8, EVEN, {site: encode_check(one) for site, one in zip((B, C), told, strict=True)})
+        check.judge(BEFORE, tag(8), EVEN, {site: encode_check(one) for site, one in zip((B, C), told, strict=True)})
         assert check.due(8, state_bytes=size, sites=4) == piece_in_turn(8, size)
 
 
 def test_a_check_says_of_which_round_it_is() -> None:
-    check = StateCheck(A)
+    check = state_check(A)
     digests = StateDigests(start=8, stop=1 << 43, first=b"1" * 8, second=b"2" * 8)
     check.said(4, digests)
-    assert check.part(4) == check.part(6) == b"" and len(check.part(5)) == CHECK_BYTES
+
+    def said(number: int) -> bytes:
+        return check.part(BEFORE, tag(number))
+
+    assert said(4) == said(6) == b"" and len(said(5)) == CHECK_BYTES
     assert decode_check(encode_check(digests)) == ((8, 1 << 43), b"1" * 8, b"2" * 8)
     check.said(5, None)
-    assert check.part(5) == b""
-    assert check.judge(7, {}, {}) is None and check.judge(8, {}, {A: encode_check(digests)}) is None
+    assert said(5) == b""
+    assert check.judge(BEFORE, tag(7), {}, {}) is None
+    assert check.judge(BEFORE, tag(8), {}, {A: encode_check(digests)}) is None
