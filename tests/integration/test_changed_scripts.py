@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import cluster_of, wait_for
 
 from chaos_lab.running import status_of
+from chaos_protocols.wire.versions import CHECKS_SINCE
 
 PAIR = {"cleveland": "Cleveland", "hungary": "Hungary"}
 
@@ -74,14 +76,19 @@ def test_a_daemon_stays_when_its_script_has_left_and_takes_the_next_one(tmp_path
         assert second.daemon.returncode == 0
 
 
-def test_a_state_that_was_changed_by_hand_is_found_named_and_set_right(tmp_path: Path) -> None:
-    """At one of three sites: all hear whose state differs and in which array, and it gets that of the others."""
+@pytest.mark.parametrize("meddles_after", [20, pytest.param(800, marks=pytest.mark.long)])
+def test_a_state_that_was_changed_by_hand_is_found_named_and_set_right(tmp_path: Path, meddles_after: int) -> None:
+    """At one of three sites: all hear whose state differs and in which array, and it gets that of the others. Later the
+    run has agreed that what sites say of their states is signed."""
     with cluster_of(tmp_path, {**PAIR, "va": "VA"}, min_sites=3) as cluster:
         odd = cluster.sites[2]
         for number, site in enumerate(cluster.sites, start=1):
             site.start()
-            train(site, number, extra=["--meddle", "20"] if site is odd else ())
-        wait_for(lambda: all(site.events("drift") for site in cluster.sites), "every site hears of it")
+            train(site, number, extra=["--meddle", str(meddles_after)] if site is odd else ())
+        wait_for(lambda: all(site.events("drift") for site in cluster.sites), "every site hears of it", limit_s=120.0)
+        (agreed,) = [one for site in cluster.sites for one in site.events("rules")] or [None]
+        assert (agreed is not None) == (meddles_after == 800)
+        assert agreed is None or f"speak protocol {CHECKS_SINCE}" in agreed.reason
         for site in cluster.sites:
             (told,) = site.events("drift")
             assert told.subject == odd.name and "first in 'momentum'" in told.reason, told
