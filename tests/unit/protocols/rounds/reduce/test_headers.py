@@ -15,7 +15,7 @@ from chaos_protocols.rounds.state_check import CHECKED_SITES_MAX
 from chaos_protocols.wire.bulk import (
     BLOCK_BYTES_MAX,
     BLOCK_BYTES_MIN,
-    CHECK_BYTES,
+    CHECK_SIZES,
     BulkHeader,
     ChunkDown,
     ChunkUp,
@@ -70,7 +70,7 @@ def test_the_longest_header_fits_into_a_frame() -> None:
 
 def test_the_longest_header_with_checks_fits_into_a_frame() -> None:
     weights = tuple(1e15 / 3 for _ in range(CHECKED_SITES_MAX))
-    tag, checks = Tag(epoch=1 << 60, round=1 << 60), (bytes(CHECK_BYTES),) * CHECKED_SITES_MAX
+    tag, checks = Tag(epoch=1 << 60, round=1 << 60), (bytes(max(CHECK_SIZES)),) * CHECKED_SITES_MAX
     data = encode_bulk_header(ChunkDown(tag=tag, tree=7, chunk=0, weights=weights, checks=checks, hash=bytes(32)))
     assert len(data) <= BULK_HEADER_BYTES_MAX and decode_bulk_header(data)
 
