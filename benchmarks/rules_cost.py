@@ -1,8 +1,10 @@
-"""What the rules that a run agrees on cost: signed votes that are shown, words that name their run, chained entries.
+"""What the rules that a run agrees on cost: signed votes that are shown, words that name their run, chained entries,
+what sites say of their states, signed.
 
 Three hospitals without a pace, so that rounds take as long as they take. In each of several runs, one after the other,
-first before the run has agreed on the rules, then, in the same processes, after: the time from one round to the next,
-and the time from the death of the scheduler to the survivors' next round. What a journal holds in the end, and how many
+first before the run has agreed on the rules, then, in the same processes, after: the time from the death of the
+scheduler to the survivors' next round; and, right before and right after it agrees, so that nothing else has
+happened in between, the time from one round to the next. What a journal holds in the end, and how many
 bytes of control a site sends in a second, nearly all of them by the clock, whatever the rounds take.
 
 `round_after_over_before`: of the medians of each run, pair by pair. `failover_after_over_before`: of the means of all
@@ -60,16 +62,26 @@ def run(*, short: bool, seed: int) -> Figures:
 
 
 def _one_run(cluster: Cluster, count: int, measured: dict[str, dict[str, list[float]]]) -> None:
-    for way in WAYS:
-        if way == "after":
-            wait_for(lambda: _has_agreed(cluster), "the run agrees on rules", limit_s=180)
-        round_s, bytes_per_s = _calm(cluster)
-        measured[way]["round_s"].append(round_s)
-        measured[way]["control"].append(bytes_per_s)
-        measured[way]["failover_s"] += [measure(cluster, FAULT, FAULTS[FAULT], pace_s=0.0) for _ in range(count)]
-        if _has_agreed(cluster) is not (way == "after"):
-            raise RuntimeError("the run has agreed on rules too early: the two sets of faults are not apart")
-        measured[way]["journal"].append(max(_journal_bytes(cluster)))
+    _die(cluster, count, measured["before"])
+    _go_on(cluster, measured["before"])
+    if _has_agreed(cluster):
+        raise RuntimeError("the run has agreed on rules too early: before and after are not apart")
+    wait_for(lambda: _has_agreed(cluster), "the run agrees on rules", limit_s=180)
+    _go_on(cluster, measured["after"])
+    _die(cluster, count, measured["after"])
+
+
+def _die(cluster: Cluster, count: int, measured: dict[str, list[float]]) -> None:
+    """The scheduler, so often."""
+    measured["failover_s"] += [measure(cluster, FAULT, FAULTS[FAULT], pace_s=0.0) for _ in range(count)]
+    measured["journal"].append(max(_journal_bytes(cluster)))
+
+
+def _go_on(cluster: Cluster, measured: dict[str, list[float]]) -> None:
+    """Nothing happens."""
+    round_s, bytes_per_s = _calm(cluster)
+    measured["round_s"].append(round_s)
+    measured["control"].append(bytes_per_s)
 
 
 def _share(after: Sequence[float], before: Sequence[float], random_: random.Random) -> Spread:
