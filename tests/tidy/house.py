@@ -17,7 +17,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -255,17 +255,26 @@ def long_modules() -> list[Named]:
 
 def outside_writes() -> list[tuple[str, int, str]]:
     """Module, line and target of every write that seems to go to another module's object."""
-    found = []
-    for module in modules().values():
-        if module.name.split(".")[0] != PURE:
-            continue
-        own = set().union(*(attributes(node) for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)))
-        for target in targets(module.tree):
-            at = target.value if isinstance(target, ast.Subscript) else target
-            if not isinstance(at, ast.Attribute) or _is_own(at, own):
-                continue
-            found.append((module.name, at.lineno, ast.unparse(target)))
-    return sorted(found)
+    return _in_pure(writes_of)
+
+
+def outside_changes() -> list[tuple[str, int, str]]:
+    """Module, line and call of every change to a container that seems to be a field of another module's object."""
+    return _in_pure(changes_of)
+
+
+def _in_pure(found_in: Callable[[ast.Module], Iterator[tuple[int, str]]]) -> list[tuple[str, int, str]]:
+    pure = [module for module in modules().values() if module.name.split(".")[0] == PURE]
+    return sorted((module.name, line, what) for module in pure for line, what in found_in(module.tree))
+
+
+def writes_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and target of what a module writes to fields that none of its classes has."""
+    own = _fields_of(tree)
+    for target in targets(tree):
+        at = target.value if isinstance(target, ast.Subscript) else target
+        if isinstance(at, ast.Attribute) and not _is_own(at, own):
+            yield at.lineno, ast.unparse(target)
 
 
 CHANGERS = frozenset(
@@ -274,19 +283,18 @@ CHANGERS = frozenset(
 """What changes a set, a list, a queue or a dictionary."""
 
 
-def outside_changes() -> list[tuple[str, int, str]]:
-    """Module, line and call of every change to a container that seems to be a field of another module's object."""
-    found = []
-    for module in modules().values():
-        if module.name.split(".")[0] != PURE:
-            continue
-        own = set().union(*(attributes(node) for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)))
-        for node in ast.walk(module.tree):
-            match node:
-                case ast.Call(func=ast.Attribute(value=ast.Attribute() as held, attr=name) as called):
-                    if name in CHANGERS and not _is_own(held, own):
-                        found.append((module.name, node.lineno, ast.unparse(called)))
-    return sorted(found)
+def changes_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and call of each change that a module makes to a container in a field that none of its classes has."""
+    own = _fields_of(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Attribute() as held, attr=name) as called):
+                if name in CHANGERS and not _is_own(held, own):
+                    yield node.lineno, ast.unparse(called)
+
+
+def _fields_of(tree: ast.Module) -> set[str]:
+    return set().union(*(attributes(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)))
 
 
 def _is_own(target: ast.Attribute, own: set[str]) -> bool:

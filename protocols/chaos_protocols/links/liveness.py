@@ -279,23 +279,28 @@ class LinkTable:
                 self._went_down(neighbour, neighbour.incarnation, why.text)
         return [CloseLink(site=site, reason=why.text)]
 
+    def is_news(self, site: SiteId, cause: Cause) -> bool:
+        """Of this neighbour the cause is told for the first time since there was a link: counts it as told."""
+        neighbour = self.neighbours.get(site)
+        if neighbour is None or cause in neighbour.told:
+            return False
+        neighbour.told.add(cause)
+        return True
+
     def heard(self, site: SiteId, *, now_s: float) -> None:
         """Anything at all arrived from the neighbour."""
-        neighbour = self.neighbours.get(site)
-        if neighbour is not None:
+        if (neighbour := self.neighbours.get(site)) is not None:
             neighbour.watch.heard(now_s=now_s, late_s=self.late_s(now_s=now_s))
 
     def progressed(self, site: SiteId, connections: tuple[ConnectionProgress, ...], *, now_s: float) -> None:
         """Bytes move over connections of the link, or wait to be acknowledged."""
-        neighbour = self.neighbours.get(site)
-        if neighbour is not None:
+        if (neighbour := self.neighbours.get(site)) is not None:
             late_s = self.late_s(now_s=now_s)
             for one in connections:
                 neighbour.watch.progressed(one, now_s=now_s, late_s=late_s)
 
     def heartbeat_received(self, site: SiteId, beat: Heartbeat, *, now_s: float) -> None:
-        neighbour = self.neighbours.get(site)
-        if neighbour is None:
+        if (neighbour := self.neighbours.get(site)) is None:
             return
         neighbour.heard_beat_s, neighbour.beat = now_s, beat
         neighbour.heard_sequence = max(neighbour.heard_sequence, beat.sequence)

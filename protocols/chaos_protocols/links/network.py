@@ -144,9 +144,7 @@ class Network:
 
     def _tell_once(self, site: SiteId, why: Why | None) -> None:
         """What somebody has to take away before there is a link: in the history once, not at every dial."""
-        neighbour = self.links.neighbours.get(site)
-        if why is not None and why.cause in FOR_GOOD and neighbour is not None and why.cause not in neighbour.told:
-            neighbour.told.add(why.cause)
+        if why is not None and why.cause in FOR_GOOD and self.links.is_news(site, why.cause):
             self._outbox.record("refused", short(site), why.cause.code, "refused", None, why.text)
 
     # -- heartbeats

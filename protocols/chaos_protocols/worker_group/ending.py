@@ -47,7 +47,7 @@ class Ending:
 
     def through(self, worker: int, step: Step) -> None:
         """Its script asks for no step after this many."""
-        self._crew.done.add(worker)
+        self._crew.through(worker)
         self._after[worker] = step
         self.look()
 

@@ -204,6 +204,12 @@ class Core:
         self.votes.add(self.site)
         self.restart_election_timer(now_s)
 
+    def hear_voter(self, voter: SiteId, *, granted: bool) -> None:
+        """It has answered in the present campaign; `granted`: with a yes that counts."""
+        self.heard.add(voter)
+        if granted:
+            self.votes.add(voter)
+
     def become_leader(self, reason: str) -> None:
         self.leader_lost_s = None
         self.stop_election_timer()

@@ -127,14 +127,13 @@ def receive_pre_vote_answer(core: Core, source: SiteId, message: PreVoteResponse
     if message.granted:
         if message.term != core.term + 1:
             return
-        core.votes.add(source)
-        core.heard.add(source)
+        core.hear_voter(source, granted=True)
         if core.has_majority(core.votes):
             campaign(core, f"pre-vote won with {', '.join(sorted(core.votes))}", now_s, transfer=False)
     elif message.term > core.term:
         core.become_follower(message.term, None, f"{source} is in term {message.term}", now_s)
     else:
-        core.heard.add(source)
+        core.hear_voter(source, granted=False)
 
 
 def receive_vote(core: Core, source: SiteId, message: VoteRequest, now_s: float) -> None:
@@ -172,9 +171,9 @@ def receive_vote_answer(core: Core, source: SiteId, message: VoteResponse, now_s
     if message.term > core.term:
         core.become_follower(message.term, None, f"{source} is in term {message.term}", now_s)
     elif message.term == core.term:
-        core.heard.add(source)
-        if shown or (message.granted and not core.proof_needed):
-            core.votes.add(source)
+        granted = shown or (message.granted and not core.proof_needed)
+        core.hear_voter(source, granted=granted)
+        if granted:
             if core.has_majority(core.votes):
                 lead(core, f"elected by {', '.join(sorted(core.votes))}", now_s)
         else:

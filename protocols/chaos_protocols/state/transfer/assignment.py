@@ -10,7 +10,7 @@ from __future__ import annotations
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer.effects import JoinerEffect, SendHeader
 from chaos_protocols.state.transfer.held import LocalCells
-from chaos_protocols.state.transfer.ranges import Range, RangeSet, Replan, SourceRate, cut, joined, size_of
+from chaos_protocols.state.transfer.ranges import Range, RangeSet, Replan, SourceRate, joined, size_of
 from chaos_protocols.state.transfer.sources import Source, SourceState
 from chaos_protocols.wire.bulk import BlockDrop, BlockWant
 from chaos_protocols.wire.plans import ReplicationPlan
@@ -41,7 +41,9 @@ class Assignment:
         for site in sorted({part.source for part in plan.ranges}):
             own = [(part.start, part.stop) for part in plan.ranges if part.source == site]
             source = self.sources[site] = Source(site=site, planned_bytes=max(size_of(own), 1))
-            source.todo.extend(gap for start, stop in own for gap in verified.missing(start, stop))
+            for start, stop in own:
+                for gap in verified.missing(start, stop):
+                    source.give(*gap)
 
     def start(self, now_s: float) -> None:
         """What the plan says counts from now on."""
@@ -71,8 +73,7 @@ class Assignment:
         if not usable:
             return
         for source in self.sources.values():
-            self._unassigned += source.todo
-            source.todo.clear()
+            self._unassigned += source.unasked()
         self.planned_s = now_s
         self.plans_made += 1
         left = [gap for start, stop in joined(self._unassigned) for gap in self._verified.missing(start, stop)]
@@ -80,7 +81,7 @@ class Assignment:
         if left:
             rates = tuple(SourceRate(site=one.site, rate_bytes_per_s=self._rate_of(one)) for one in usable)
             for piece in self._replan(tuple(left), rates):
-                self.sources[piece.source].todo.append((piece.start, piece.stop))
+                self.sources[piece.source].give(piece.start, piece.stop)
 
     def rebalance(self, now_s: float) -> tuple[list[JoinerEffect], list[Source]]:
         """Where a source has run dry, or one will be late, plan anew. Also: whose wants were dropped for that."""
@@ -126,13 +127,9 @@ class Assignment:
                 end, have = self._held.piece(start, end, stop)
                 if end == start:
                     break  # it is being hashed; asked for as soon as its hash is known
-            source.todo.popleft()
-            if end < stop:
-                source.todo.appendleft((end, stop))
+            source.ask(end, block)
             header = BlockWant(transfer=self._plan.transfer, start=start, stop=end, block_bytes=block, have=have)
             effects.append(SendHeader(site=source.site, header=header))
-            for at, until in cut(start, end, block):
-                source.ask(at, until)
             room -= end - start
         return effects
 

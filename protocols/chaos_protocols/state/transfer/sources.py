@@ -8,7 +8,7 @@ from enum import Enum
 
 from chaos_protocols.changes import checked_change
 from chaos_protocols.names import SiteId
-from chaos_protocols.state.transfer.ranges import Range, size_of
+from chaos_protocols.state.transfer.ranges import Range, cut, size_of
 from chaos_protocols.wire.bulk import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
 
 WINDOW_S = 0.5
@@ -143,10 +143,17 @@ class Source:
     def left_bytes(self) -> int:
         return size_of(self.todo) + self.asked_bytes
 
-    def ask(self, start: int, stop: int) -> None:
-        """A block is asked for."""
-        self.asked[start] = stop
-        self.asked_bytes += stop - start
+    def give(self, start: int, stop: int) -> None:
+        """It is to send this, too, after what it has to send already."""
+        self.todo.append((start, stop))
+
+    def ask(self, end: int, block_bytes: int) -> None:
+        """The first range that it has to send is asked for now, up to `end`, in blocks."""
+        start, stop = self.todo.popleft()
+        if end < stop:
+            self.todo.appendleft((end, stop))
+        self.asked.update(cut(start, end, block_bytes))
+        self.asked_bytes += end - start
 
     def answered(self, start: int) -> int:
         """It came, or need not come; its stop."""
@@ -165,10 +172,15 @@ class Source:
         if stop is not None:
             self.checking_bytes -= stop - start
 
+    def unasked(self) -> list[Range]:
+        """What it was to send and was not asked for yet; it is taken back."""
+        ranges = list(self.todo)
+        self.todo.clear()
+        return ranges
+
     def owed(self) -> list[Range]:
         """All that it was to send and has not; it is taken back."""
-        owed = [*self.todo, *self.asked.items()]
-        self.todo.clear()
+        owed = [*self.unasked(), *self.asked.items()]
         self.asked.clear()
         self.asked_bytes = 0
         return owed
