@@ -10,7 +10,8 @@ import re
 
 from tests.tidy.tree import ROOT
 
-from chaos_protocols.causes import Cause, Place
+from chaos_protocols.cause_texts.kinds import Place
+from chaos_protocols.causes import Cause
 
 PAGE = ROOT / "docs" / "when-something-stands.md"
 

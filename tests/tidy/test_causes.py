@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+from types import ModuleType
 
 import pytest
 from tests.tidy.causes import PAGE, page
 from tests.tidy.tree import ROOT, python_files
 
-from chaos_protocols.causes import BY_CODE, Cause, Place
+from chaos_protocols.cause_texts import inside, links, outside
+from chaos_protocols.cause_texts.kinds import Meaning, Place
+from chaos_protocols.causes import BY_CODE, Cause
 
 PRODUCT = [path for path in python_files() if path.is_relative_to(ROOT / "protocols") or "chaosd" in path.parts]
 LIST = ROOT / "protocols" / "chaos_protocols" / "causes.py"
@@ -40,6 +43,12 @@ def test_every_cause_is_found_by_the_code() -> None:
     }
     by_name = {Cause.NOT_NOW.name}  # what `by_code` makes of a code of another release
     assert {cause.name for cause in Cause} - used - by_name == set()
+
+
+@pytest.mark.parametrize("texts", [outside, inside, links])
+def test_every_text_is_that_of_the_cause_of_its_name(texts: ModuleType) -> None:
+    written = {name: one for name, one in vars(texts).items() if isinstance(one, Meaning)}
+    assert written == {name: Cause[name].value for name in written}
 
 
 def test_there_are_causes_for_every_place() -> None:

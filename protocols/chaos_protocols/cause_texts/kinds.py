@@ -1,4 +1,4 @@
-"""What the list of causes (`causes.py`) is made of: where a cause shows, and what is said of it. Imports nothing."""
+"""What a cause is made of: where it shows, and what is said of it. Imports nothing."""
 
 from __future__ import annotations
 
