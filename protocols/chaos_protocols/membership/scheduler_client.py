@@ -52,7 +52,8 @@ class SchedulerClient:
         self._hint_epoch = -1
         self._hint_by: SiteId | None = None
         self._last_words: dict[SiteId, SiteId] = {}
-        """Whom each neighbour of the run named last, whatever roster it has."""
+        """Whom each neighbour of the run named last, whatever roster it has. Who is of it no more is forgotten when
+        another one speaks for the first time."""
         self._asked_s = float("-inf")
         self._apart_s: float | None = None
         """Since when no way has led to the scheduler; None: one does, or none is known."""
@@ -156,6 +157,8 @@ class SchedulerClient:
         of a newer roster counts for as long as there is a link to who said it, and that one is of the run still."""
         if beat.scheduler is None or not self.is_of_run(site) or self.is_made_up(beat):
             return False
+        if site not in self._last_words:
+            self._last_words = {one: said for one, said in self._last_words.items() if self.is_of_run(one)}
         self._last_words[site] = beat.scheduler
         other = self._hint_by if self._hint_by != site else None  # its own word of before is over
         holds = other is not None and self._network.links.is_up(other) and self.is_of_run(other)

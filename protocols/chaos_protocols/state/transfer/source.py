@@ -65,6 +65,8 @@ class Comparison:
 @dataclass(slots=True)
 class _Joiner:
     transfer: str
+    ticket: int
+    """Of no other one: what is taken of it is wanted for as long as this one is here."""
     wants: deque[BlockWant] = field(default_factory=deque)
     position: int = 0
     """Where the first want goes on."""
@@ -84,7 +86,7 @@ class TransferSource:
         self._served: dict[str, tuple[SiteId, int]] = {}
         self._released: deque[str] = deque(maxlen=RELEASED_REMEMBERED)
         self._joiners: dict[SiteId, _Joiner] = {}
-        self._tickets: dict[SiteId, int] = {}
+        self._tickets_given = 0
         self._told_to_wait: dict[SiteId, str] = {}
 
     def serve(self, transfer: str, joiner: SiteId, size_bytes: int) -> list[SourceEffect]:
@@ -136,7 +138,8 @@ class TransferSource:
         wanted = self._joiners.get(site)
         if wanted is None or wanted.transfer != header.transfer:
             self._forget(site)
-            wanted = self._joiners[site] = _Joiner(transfer=header.transfer)
+            wanted = self._joiners[site] = _Joiner(transfer=header.transfer, ticket=self._tickets_given)
+            self._tickets_given += 1
         self._require(wanted.asked < RANGES_WANTED_MAX, site, f"at most {RANGES_WANTED_MAX} ranges at a time")
         if isinstance(header, WitnessWant):
             wanted.witnessed.append(header)
@@ -152,7 +155,7 @@ class TransferSource:
         wanted = self._joiners.get(joiner)
         if wanted is None or wanted.transfer not in self._served:
             return None
-        ticket = self._tickets.get(joiner, 0)
+        ticket = wanted.ticket
         if wanted.witnessed:
             asked = wanted.witnessed.popleft()
             return Comparison(transfer=wanted.transfer, start=asked.start, stop=asked.stop, ticket=ticket)
@@ -205,7 +208,8 @@ class TransferSource:
 
     def is_wanted(self, joiner: SiteId, item: Block | Comparison) -> bool:
         """Still: between taking an item and sending it the joiner may have dropped it, or the snapshot gone."""
-        return item.ticket == self._tickets.get(joiner, 0) and item.transfer in self._served
+        wanted = self._joiners.get(joiner)
+        return wanted is not None and item.ticket == wanted.ticket and item.transfer in self._served
 
     def _check(self, site: SiteId, header: BlockWant | WitnessWant) -> None:
         self._require(header.start < header.stop, site, "a range that is wanted has at least one byte")
@@ -220,8 +224,8 @@ class TransferSource:
             self._require(fits, site, "what a joiner has is told by one hash for each cell")
 
     def _forget(self, joiner: SiteId) -> None:
-        if self._joiners.pop(joiner, None) is not None:
-            self._tickets[joiner] = self._tickets.get(joiner, 0) + 1
+        """What it asked for, and with that what was taken of it and is not sent yet."""
+        self._joiners.pop(joiner, None)
 
     def _require(self, holds: bool, site: SiteId, rule: str) -> None:
         if not holds:

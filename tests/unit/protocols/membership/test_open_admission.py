@@ -7,7 +7,7 @@ import msgspec
 from tests.rigs.keys import RigKeys
 from tests.unit.protocols.links.test_router import report
 from tests.unit.protocols.membership.test_belief import forged
-from tests.unit.protocols.one_site import A, B, Bench, C, D, E, heartbeat, link, roster_of, router_of
+from tests.unit.protocols.one_site import EPOCH, A, B, Bench, C, D, E, heartbeat, link, roster_of, router_of
 
 from chaos_protocols import events
 from chaos_protocols.agreement.key_ring import KeyRing
@@ -151,3 +151,18 @@ def test_who_was_never_in_the_run_is_not_asked_for_a_round_s_result() -> None:
     gone = Departure(site=C, incarnation=1, cause="failed", reason="", last_round=3)
     bench = Bench(B, roster_of(A, B, departed=(gone,))).up(A, C, D)
     assert [bench.machine.may_hold_results(site) for site in (A, C, D)] == [True, True, False]
+
+
+def test_the_words_of_who_is_of_the_run_no_more_are_forgotten_and_no_others() -> None:
+    """For years sites come and go; a voter that has spoken before them all is believed still."""
+    bench = Bench(B, roster_of(A, B, C), voters=(A, B, C)).up(A, C)
+    client = bench.machine.participation.client
+    bench.hear(C, heartbeat(scheduler=D))
+    assert client.may_lead(D) and not client.may_lead(E)
+    for number in range(20):
+        passing = key(number)
+        bench.pretend(roster_of(A, B, C, passing, epoch=EPOCH + 1 + number))
+        bench.up(passing).hear(passing, heartbeat(scheduler=A))
+        assert passing in client._last_words
+    assert set(client._last_words) == {C, passing}
+    assert client.may_lead(D)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 import pytest
 
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -84,6 +86,22 @@ def test_a_joiner_that_drops_or_loses_its_link_gets_no_older_block() -> None:
     assert source.received(A, BlockDrop(transfer="other")) == []
     assert source.received(B, BlockDrop(transfer="t")) == []
     assert blocks(source) == [(0, 10)]
+
+
+def test_nothing_is_kept_of_a_joiner_that_is_gone() -> None:
+    source = TransferSource()
+    source.serve("t", A, 100)
+
+    def kept() -> int:
+        return sum(len(held) for held in vars(source).values() if isinstance(held, Sized))
+
+    before = kept()
+    for number in range(20):
+        site = SiteId(f"passing {number}")
+        source.received(site, want(0, 10, transfer="u"))
+        assert kept() > before
+        source.link_lost(site)
+    assert kept() == before
 
 
 def test_another_transfer_replaces_what_the_joiner_wanted_before() -> None:
