@@ -12,7 +12,7 @@ from functools import lru_cache, wraps
 from typing import Any
 
 from chaos_planner.overlay.choice import choose, policy_named
-from chaos_planner.overlay.graph import Disconnected, NoTree, Overlay
+from chaos_planner.overlay.graph import NoTree, Overlay
 from chaos_planner.overlay.policies import ReplicationFacts, plan_replication
 from chaos_planner.overlay.shards import ranges, seconds_per_shard, shards_of
 from chaos_planner.overlay.trees import POLICIES, LinkFacts, TreePlan, TreePolicy, WeightedTree
@@ -42,8 +42,6 @@ def _policy(averaging: str) -> TreePolicy:
     def of_the_user(*arguments: Any, **more: Any) -> TreePlan:
         try:
             plan = policy(*arguments, **more)
-        except Disconnected as error:  # over the links that it uses; over all of them there is a tree
-            raise NoTree(str(error)) from error
         except SystemExit as error:
             raise NoTree(f"it ended the program ({error})") from error
         if not isinstance(plan, TreePlan):

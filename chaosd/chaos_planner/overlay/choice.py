@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from chaos_planner.overlay.graph import Disconnected, LinkFacts, edge_between, usable_links
+from chaos_planner.overlay.graph import LinkFacts, edge_between, usable_links
 from chaos_planner.overlay.trees import (
     POLICIES,
     REASON_CHARACTERS_MAX,
@@ -81,8 +81,6 @@ def choose(
             raise TypeError(f"it returned a {type(found).__name__}, not a TreePlan")
         found = _at_most(found, TREES_MAX)
         check(found, sites, links, learners=learners)
-    except Disconnected:
-        raise
     except Exception as error:  # a user's function may raise anything, and a round must not wait for it
         return _instead(single, f"{getattr(policy, '__name__', 'the policy')} gave no plan: {error}")
     if policy is pack and found.rate_bytes_per_s < GAIN_MIN * single.rate_bytes_per_s:

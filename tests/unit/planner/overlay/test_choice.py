@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -125,6 +126,18 @@ def test_a_users_function_that_raises_gives_way_and_one_that_plans_is_taken() ->
 
     assert "my mistake" in choose(broken, FOUR, mesh(FOUR)).reason
     assert choose(lambda *_, **__: plan_of(CHAIN), FOUR, mesh(FOUR)).trees == (CHAIN,)
+
+
+def test_a_users_function_whose_own_links_leave_members_apart_gives_way() -> None:
+    """Over all links there is a tree: that the ones that it chose connect nobody ends no plan."""
+    links = mesh(FOUR)
+
+    def narrower(sites: Sequence[str], _: object, *__: object, **more: object) -> TreePlan:
+        return pack(sites, {("a", "b"): links["a", "b"], ("c", "d"): links["c", "d"]})
+
+    found = choose(narrower, FOUR, links)
+    assert found.trees == tree(FOUR, links).trees
+    assert "narrower gave no plan: the members fall into 2 groups" in found.reason
 
 
 def test_a_policy_is_named_by_the_package_or_by_its_module() -> None:
