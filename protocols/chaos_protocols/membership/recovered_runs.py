@@ -57,7 +57,7 @@ class RecoveredRuns:
         before = self.heard.get(one.by)
         if before is not None and before.statement.generation > one.generation:
             return
-        self.heard[one.by] = self._where(event, before)
+        self.heard[one.by] = self._to_remember(event, before)
         while len(self.heard) > HEARD_MAX:
             del self.heard[next(iter(self.heard))]
         times = self._told.get(one.by, 0)
@@ -65,10 +65,10 @@ class RecoveredRuns:
             self._told[one.by] = times + 1
             self._outbox.record("recovered", short(one.by), f"generation {one.generation}", "", None, said(one))
 
-    def _where(self, event: RecoveryTold, before: Heard | None) -> Heard:
-        """Whom this site would dial to follow, and believe like a peer of its configuration: who has recovered the run,
-        once it has said so itself, else a site of the former run that follows it. A guest can show a true statement,
-        too, and is no way to the run that it is of."""
+    def _to_remember(self, event: RecoveryTold, before: Heard | None) -> Heard:
+        """The statement, and whom this site would dial to follow, and believe like a peer of its configuration: who has
+        recovered the run, once it has said so itself, else a site of the former run that follows it. A guest can show a
+        true statement, too, and is no way to the run that it is of."""
         one = event.statement
         itself, was_here = event.site == one.by, self._was_here(event.site)
         if before is not None and before.statement == one and not itself:

@@ -30,7 +30,6 @@ class Reports:
         """Sites whose newest report names one that is to go."""
         self._bounding: set[SiteId] = set()
         """Sites whose newest report names bounds that the run should have."""
-
         self._rekeying: set[SiteId] = set()
         """Sites whose newest report says something of keys."""
         self._limited: set[SiteId] = set()
@@ -86,8 +85,8 @@ class Reports:
     def of_members(self) -> dict[SiteId, SiteStatus]:
         """Of every member that has reported, and of this site as of now: what it told itself with its last beat may be
         over."""
-        own = {self._facts.site: self._facts.own_report()}
-        return own | self._told() | own
+        here, own = self._facts.site, self._facts.own_report()
+        return {here: own} | {site: report for site, report in self._told().items() if site != here}
 
     def told_by_members(self) -> dict[SiteId, SiteStatus]:
         """The same, but of this site, too, as it has told with its last beat: where sites are compared, none is to be
