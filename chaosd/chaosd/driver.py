@@ -228,6 +228,7 @@ class Driver:
                 | effects.RestoreMemoryCheckpoint()
                 | effects.WriteCheckpoint()
                 | effects.LoadCheckpoint()
+                | effects.SetCheckpointsAside()
             ):
                 session = self.workers.session
                 self._keeper.execute(effect, *((session.arena, session.hello) if session else (None, None)))

@@ -220,6 +220,16 @@ class LoadCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetCheckpointsAside:
+    """Of this lineage, those of rounds above `after` and up to `until`, also one that is being written: they are not to
+    be found again, by no later start either. Durable."""
+
+    lineage: int
+    after: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoteReached:
     """Duty: durable before any later effect of the same list is executed, in place of the note before."""
 
@@ -227,7 +237,12 @@ class NoteReached:
 
 
 CheckpointEffect = (
-    SaveMemoryCheckpoint | DropMemoryCheckpoint | RestoreMemoryCheckpoint | WriteCheckpoint | LoadCheckpoint
+    SaveMemoryCheckpoint
+    | DropMemoryCheckpoint
+    | RestoreMemoryCheckpoint
+    | WriteCheckpoint
+    | LoadCheckpoint
+    | SetCheckpointsAside
 )
 
 

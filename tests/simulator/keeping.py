@@ -49,6 +49,11 @@ def keep_at_random(world: World, rng: random.Random) -> None:
             node.contribution_bytes = said
 
 
+def is_aside(aside: effects.SetCheckpointsAside, checkpoint: CheckpointFacts) -> bool:
+    """Whether that concerns this file."""
+    return checkpoint.lineage == aside.lineage and aside.after < checkpoint.round <= aside.until
+
+
 class Keeper:
     """`memory` dies with the daemon, `files` do not; a file without a state is damaged."""
 
@@ -57,6 +62,8 @@ class Keeper:
         self._rng = random.Random(f"keeper/{node.world.seed}/{node.site}")
         self.memory: Snapshot | None = None
         self.files: dict[CheckpointFacts, Snapshot | None] = {}
+        self.asides: list[effects.SetCheckpointsAside] = []
+        """What its daemon has renamed, or will when it is written."""
         self.writing: tuple[CheckpointFacts, Snapshot | None] | None = None
         """The file that is being written, of a copy in memory."""
         self.wrote: set[int] = set()
@@ -73,7 +80,10 @@ class Keeper:
     @property
     def offered(self) -> dict[CheckpointFacts, Snapshot | None]:
         """The files, and the one that is being written, which its daemon tells others of (spec 13.3)."""
-        return self.files if self.writing is None else self.files | dict((self.writing,))
+        writing = self.writing
+        if writing is None or any(is_aside(aside, writing[0]) for aside in self.asides):
+            return self.files
+        return self.files | dict((writing,))
 
     def damage(self) -> None:
         """Every file gets a wrong byte."""
@@ -97,6 +107,9 @@ class Keeper:
                 self._later(
                     self.disk_range_s, lambda: self._put(attempt, self.files.get(checkpoint), "checkpoint", region)
                 )
+            case effects.SetCheckpointsAside():
+                self.asides.append(effect)
+                self.files = {one: state for one, state in self.files.items() if not is_aside(effect, one)}
             case _:
                 assert_never(effect)
 
@@ -140,7 +153,9 @@ class Keeper:
         assert node.machine is not None
         if state is None or state[0] != checkpoint.round or state[1] == TORN:
             node.world.oracles.fail(4, f"{node.name} writes {state} as its checkpoint of round {checkpoint.round}")
-        self.files[checkpoint], self.writing = state, None
+        self.writing = None
+        if not any(is_aside(aside, checkpoint) for aside in self.asides):
+            self.files[checkpoint] = state
         self.wrote.add(checkpoint.lineage)
         for old in sorted(self.files)[:-CHECKPOINTS_KEPT]:
             del self.files[old]

@@ -56,6 +56,8 @@ class StateKeeper:
         self._copies: ThreadPoolExecutor | None = None
         self._disk: ThreadPoolExecutor | None = None
         self._ending = Flag()
+        self._asides: list[effects.SetCheckpointsAside] = []
+        """That were not carried out yet."""
 
     @property
     def memory_bytes(self) -> int:
@@ -81,15 +83,23 @@ class StateKeeper:
                 self._write(checkpoint, epoch)
             case effects.LoadCheckpoint(attempt=attempt, checkpoint=checkpoint):
                 self._load(attempt, checkpoint, arena, hello)
+            case effects.SetCheckpointsAside():
+                self._set_aside(effect)
             case _:
                 assert_never(effect)
 
     async def close(self) -> None:
-        """What is under way is given up within a piece; no file and no thread is left."""
+        """What is under way is given up within a piece; no file and no thread is left. What is to be set aside is: the
+        next start would offer it."""
         self._ending.set()
         pools = [pool for pool in (self._copies, self._disk) if pool is not None]
         for pool in pools:
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
+        for aside in self._asides:
+            try:
+                await asyncio.to_thread(self._rename, aside)
+            except CheckpointError as error:
+                log.warning("%s", error)
         self._kept = self._written = self._spare = None
 
     # -- copies
@@ -196,6 +206,21 @@ class StateKeeper:
             lambda: folder.load(checkpoint, state, spec, self._ending.is_set),
             lambda _, reason: self._restored(attempt, reason),
         )
+
+    def _set_aside(self, aside: effects.SetCheckpointsAside) -> None:
+        """After what is being written: it may be concerned."""
+        self._asides.append(aside)
+
+        def done(_: None, reason: str) -> None:
+            self._asides.remove(aside)
+            if reason:
+                log.warning("%s. Move it out of the folder: the next start of this daemon would offer it", reason)
+
+        self._run(self._disk_thread(), lambda: self._rename(aside), done)
+
+    def _rename(self, aside: effects.SetCheckpointsAside) -> None:
+        if self.folder is not None:
+            self.folder.set_aside(aside.lineage, aside.after, aside.until)
 
     # -- threads
 

@@ -25,6 +25,8 @@ from chaosd.storage.journal.files import make_durable_folder, sync_data
 log = logging.getLogger("chaosd")
 SUFFIX = ".safetensors"
 PARTIAL = ".partial"
+DOUBTFUL = ".doubtful"
+"""Added to the name of a file that may hold another state than the run's: nothing looks for such a name."""
 FILES_LOOKED_AT_MAX = 256
 SPARE_PART, SPARE_BYTES_MAX = 20, 1 << 30
 """A twentieth of the disk, a gibibyte at most, stays free."""
@@ -130,6 +132,34 @@ class CheckpointFolder:
         except (CheckpointError, OSError) as error:
             self._known.pop(facts, None)
             raise CheckpointError(f"checkpoint {path.name} cannot be used: {_why(error)}") from error
+
+    def set_aside(self, lineage: int, after: int, until: int) -> list[str]:
+        """Rename what this site wrote of these rounds, so that neither this daemon nor a later one finds it; the former
+        names. As many stay, the newest, as of other files. Raises CheckpointError with the reason."""
+        own = [(path, head) for path, head in self.heads() if (head.run, head.site) == (self.run, self.site)]
+        strange, moved = self._strange(own), []
+        try:
+            for path, head in own:
+                concerned = head.facts.lineage == lineage and after < head.facts.round <= until
+                if not concerned or (path, head) in strange:
+                    continue
+                self._known.pop(head.facts, None)
+                os.replace(path, path.with_name(path.name + DOUBTFUL))
+                moved.append(path.name)
+                log.warning(
+                    "checkpoint %s may hold a state that was not that of the other sites, and is now %s: look at it, "
+                    "or remove it (docs/operating.md, Checkpoints)",
+                    path.name,
+                    path.name + DOUBTFUL,
+                )
+            if moved:
+                _sync_folder(self.folder)
+                aside = sorted(self.folder.glob(f"round-*-{short(self.site)}{SUFFIX}{DOUBTFUL}"))
+                for old in aside[: -self._kept]:
+                    old.unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"a doubtful checkpoint in {self.folder} cannot be renamed: {_why(error)}") from error
+        return moved
 
     def _strange(self, heads: list[tuple[Path, Head]]) -> list[tuple[Path, Head]]:
         """Those that say that they are of another run."""

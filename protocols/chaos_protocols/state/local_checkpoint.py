@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from chaos_protocols.effects import DropMemoryCheckpoint, SaveMemoryCheckpoint, WriteCheckpoint
+from chaos_protocols.effects import DropMemoryCheckpoint, SaveMemoryCheckpoint, SetCheckpointsAside, WriteCheckpoint
 from chaos_protocols.events import CheckpointWritten
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
@@ -25,6 +26,9 @@ from chaos_protocols.wire.plans import CheckpointFacts
 
 OFFERS_MAX = 64
 """Checkpoints that a site remembers having; it keeps fewer (`checkpoints_kept`)."""
+
+DOUBTS_MAX = 8
+"""Spans of rounds whose files are not offered; a daemon renames them, so that an older span concerns none that is left."""
 
 AUTO_PAUSE_SHARE = 0.01
 """Of the time, that the workers' copies may take: all sites copy in the same round where they can."""
@@ -159,6 +163,18 @@ class MemoryCheckpoint:
         self.round = None
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Files of one lineage that may hold another state than the run's: those of rounds above `after`, up to `until`."""
+
+    lineage: int
+    after: int
+    until: int
+
+    def concerns(self, checkpoint: CheckpointFacts) -> bool:
+        return checkpoint.lineage == self.lineage and self.after < checkpoint.round <= self.until
+
+
 class CheckpointFiles:
     """The checkpoints on this site's disk."""
 
@@ -178,6 +194,8 @@ class CheckpointFiles:
         """How long writing the last file took."""
         self._told: str | None = None
         """What the history was last told of a file: why it could not be written, empty: it was; None: nothing yet."""
+        self._doubts: list[Doubt] = []
+        """The latest last."""
 
     @property
     def failure(self) -> str:
@@ -230,22 +248,45 @@ class CheckpointFiles:
     def offered(self, spec_digest: str, round_number: int | None = None) -> CheckpointFacts | None:
         """The newest (of that round), as others are told of it: also of the one that is being made. Else they may go
         on from an older state, because this one was not whole yet in the moment in which they asked."""
-        soon = () if self.writing is None else (self.writing,)
+        writing = self.writing
+        soon = () if writing is None or self._is_doubtful(writing) else (writing,)
         there = (one for one in (*self.offers, *soon) if round_number in (None, one.round))
         return _newest(there, spec_digest)
 
     def found(self, checkpoints: tuple[CheckpointFacts, ...]) -> None:
         """What lies on the disk."""
-        self.offers = sorted(checkpoints)[-OFFERS_MAX:]
+        self.offers = sorted(one for one in checkpoints if not self._is_doubtful(one))[-OFFERS_MAX:]
 
     def damaged(self, checkpoint: CheckpointFacts) -> None:
         """It could not be loaded: it is offered no more."""
         self.offers = [one for one in self.offers if one != checkpoint]
 
+    def doubt(self, doubt: Doubt) -> None:
+        """This site's state was not that of the others: its files of these rounds may hold what differs (spec 12.17).
+        They are offered no more; nor is the one that is being written, if it is among them."""
+        soon = () if self.writing is None else (self.writing,)
+        doubtful = [one for one in (*self.offers, *soon) if doubt.concerns(one)]
+        self._doubts = [*self._doubts, doubt][-DOUBTS_MAX:]
+        if not doubtful:
+            return
+        self.offers = [one for one in self.offers if not doubt.concerns(one)]
+        aside = SetCheckpointsAside(lineage=doubt.lineage, after=doubt.after, until=doubt.until)
+        self._outbox.emit([aside])
+        rounds = ", ".join(str(one.round) for one in doubtful)
+        reason = (
+            f"written after round {doubt.after}, since when this site's state may have differed from that of the "
+            "others: offered no more, and renamed (docs/operating.md, Checkpoints)"
+        )
+        self._outbox.record("checkpoint", f"round {rounds}", "drift", "set aside", None, reason)
+
+    def _is_doubtful(self, checkpoint: CheckpointFacts) -> bool:
+        return any(one.concerns(checkpoint) for one in self._doubts)
+
     def lineage(self, restore_epoch: int) -> int:
         """Of a state that was made when the run had last taken over one in that epoch. Not the epoch alone: a run whose
         journals were lost goes on from checkpoints of its old epochs."""
-        return max(restore_epoch, *(one.lineage for one in self.offers), 0)
+        doubted = (one.lineage for one in self._doubts)  # what was written of that history stands for it all the same
+        return max(restore_epoch, *(one.lineage for one in self.offers), *doubted, 0)
 
     def begin(self, round_number: int, spec_digest: str, lineage: int) -> None:
         """The state of that round and lineage is being copied, for a file."""
@@ -289,6 +330,8 @@ class CheckpointFiles:
             if news:
                 self._outbox.record("checkpoint", subject, "due", "failed", None, event.reason)
             return
+        if self._is_doubtful(event.checkpoint):
+            return  # found to be meanwhile, and told
         self.offers = sorted({*self.offers, event.checkpoint})[-OFFERS_MAX:]
         if not news:
             return

@@ -228,3 +228,106 @@ def hold(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     gated("write_file")
     gated("load_file")
     return gate
+
+
+async def test_what_is_to_be_set_aside_is_found_by_no_later_start_and_the_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path)
+    for number in (10, 20):
+        bench.fill(number)
+        bench.do(effects.SaveMemoryCheckpoint(round=number))
+        await bench.next()
+        bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(number), epoch=3))
+        await bench.next()
+    before = {path.name for path in tmp_path.iterdir()}
+    bench.do(effects.SetCheckpointsAside(lineage=2, after=0, until=30))
+    bench.do(effects.SetCheckpointsAside(lineage=1, after=10, until=20))
+    bench.do(effects.LoadCheckpoint(attempt=1, checkpoint=bench.checkpoint(20)))
+    failed = await bench.next()
+    assert isinstance(failed, events.RestoreFailed) and "is not in" in failed.reason
+    await bench.keeper.close()
+    assert "may hold a state that was not that of the other sites" in caplog.text
+    (renamed,) = {path.name for path in tmp_path.iterdir()} - before
+    assert renamed.endswith(".safetensors.doubtful") and "round-0000000020" in renamed
+    later = Bench(tmp_path)
+    later.keeper.look()
+    assert await later.next() == events.CheckpointsFound(checkpoints=(bench.checkpoint(10),))
+    os.replace(tmp_path / renamed, tmp_path / renamed.removesuffix(".doubtful"))
+    later.keeper.look()
+    both = (bench.checkpoint(10), bench.checkpoint(20))
+    assert await later.next() == events.CheckpointsFound(checkpoints=both), "an operator may give it back"
+    await later.keeper.close()
+
+
+async def test_a_file_that_is_being_written_is_set_aside_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the daemon ends meanwhile."""
+    bench, begun, gate = Bench(tmp_path), threading.Event(), threading.Event()
+    original = CheckpointFolder.write
+
+    def slow(self: CheckpointFolder, *arguments: object) -> int:
+        begun.set()
+        assert gate.wait(60)
+        return original(self, *arguments[:-1], lambda: False)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CheckpointFolder, "write", slow)
+    bench.fill(1)
+    bench.do(effects.SaveMemoryCheckpoint(round=10))
+    await bench.next()
+    bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(10), epoch=3))
+    assert await asyncio.to_thread(begun.wait, 60)
+    bench.do(effects.SetCheckpointsAside(lineage=1, after=0, until=10))
+    ending = asyncio.ensure_future(bench.keeper.close())
+    await asyncio.sleep(0)
+    gate.set()
+    await ending
+    assert [path.name.endswith(".doubtful") for path in tmp_path.iterdir()] == [True]
+
+
+async def test_of_files_that_were_set_aside_no_more_stay_than_of_others(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for number in (10, 20, 30):
+        bench.fill(number)
+        bench.do(effects.SaveMemoryCheckpoint(round=number))
+        await bench.next()
+        bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(number), epoch=3))
+        await bench.next()
+        bench.do(effects.SetCheckpointsAside(lineage=1, after=number - 1, until=number))
+        bench.do(effects.LoadCheckpoint(attempt=number, checkpoint=bench.checkpoint(number)))
+        await bench.next()
+    await bench.keeper.close()
+    assert sorted(path.name[:16] for path in tmp_path.iterdir()) == ["round-0000000020", "round-0000000030"]
+
+
+async def test_a_file_that_cannot_be_renamed_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path)
+    bench.fill(1)
+    bench.do(effects.SaveMemoryCheckpoint(round=10))
+    await bench.next()
+    bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(10), epoch=3))
+    await bench.next()
+
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "replace", read_only)
+    bench.do(effects.SetCheckpointsAside(lineage=1, after=0, until=10))
+    bench.do(effects.LoadCheckpoint(attempt=1, checkpoint=bench.checkpoint(10)))
+    assert isinstance(await bench.next(), events.RestoreFailed), "this daemon gives it to nobody"
+    await bench.keeper.close()
+    assert "Read-only file system" in caplog.text and "Move it out of the folder" in caplog.text
+
+
+async def test_files_of_other_sites_in_a_shared_folder_are_theirs(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    state, spec = bench.fill(1), bench.hello.state
+    other = CheckpointFolder(tmp_path, run="test", site=SiteId("6" * 64), kept=2)
+    other.write(memoryview(state), spec, bench.checkpoint(10), 3, lambda: False)
+    (name,) = (path.name for path in tmp_path.iterdir())
+    bench.do(effects.SetCheckpointsAside(lineage=1, after=0, until=10))
+    await bench.keeper.close()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
