@@ -306,4 +306,16 @@ DECIDED = (
         test="test_made_up_checks:"
         "test_a_root_that_makes_up_what_all_others_said_of_their_states_has_none_of_them_give_its_own_up",
     ),
+    Undone(
+        row=202,
+        patches=(Patch("chaos_protocols.membership.drift:Drift.found", "self._doubt_files(differ.round)", "pass"),),
+        test="test_drifted_files:test_a_file_of_a_state_that_was_found_to_differ_is_offered_no_more",
+    ),
+    Undone(
+        row=202,
+        patches=(
+            Patch("chaos_protocols.state.local_checkpoint:CheckpointFiles.doubt", "self._outbox.emit([aside])", "pass"),
+        ),
+        test="test_drifted_files:test_a_file_of_a_state_that_was_found_to_differ_is_offered_no_more",
+    ),
 )

@@ -28,7 +28,7 @@ OFFERS_MAX = 64
 """Checkpoints that a site remembers having; it keeps fewer (`checkpoints_kept`)."""
 
 DOUBTS_MAX = 8
-"""Spans of rounds whose files are not offered; a daemon renames them, so that an older span concerns none that is left."""
+"""Spans of rounds whose files are not offered; these are renamed, so that older spans concern none that is left."""
 
 AUTO_PAUSE_SHARE = 0.01
 """Of the time, that the workers' copies may take: all sites copy in the same round where they can."""
