@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-PATCHED_PACKAGES = ("chaos_protocols", "tests.simulator", "tests.unit.protocols")
+PATCHED_PACKAGES = ("chaos_protocols", "chaosd", "tests.simulator", "tests.unit", "tests.integration", "tests.rigs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@ factors of which a type has not all digits, weights of 0, and chunks that come a
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from tests.rigs.reduce import SITES, SPEC
 
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.rounds.reduce.layout import Chunk, chunk_bytes_for, cut
-from chaos_protocols.wire.bounds import Bounds
+from chaos_protocols.wire.bounds import NORM_SLACK, Bounds
 from chaos_protocols.wire.bulk import ChunkDown, ChunkUp
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.state_spec import contribution_spec
@@ -89,3 +90,67 @@ def test_a_chunk_that_comes_again_since_it_lacked_its_hash_counts_once() -> None
     for index in (0, 0, 1, 1):
         message = ChunkDown(tag=Tag(epoch=1, round=1), tree=0, chunk=index, weights=(1.0,) if index == 0 else ())
         bounds.judge(SITES[1], message, index, buffer, coded)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "norm", "kept"), [("fp32", 1.5, False), ("int8", 1.5, True), ("int8", 2.1, False)]
+)
+def test_what_travels_encoded_may_be_longer_by_what_sites_on_the_way_lose(
+    encoding: str, norm: float, kept: bool
+) -> None:
+    spec = msgspec.structs.replace(SPEC, encoding=encoding)
+    held, coded = np.zeros(spec.size_bytes, dtype=np.uint8), CodedVector(spec, cut(spec, 4_000))
+    assert NormLimit(Bounds(norm_max=1.0), spec).is_kept(norm * norm, held, coded) is kept
+
+
+@pytest.mark.parametrize(("encoding", "allowed"), [("fp32", NORM_SLACK * RADIUS), ("int8", None)])
+def test_around_zero_nobody_is_judged_by_what_an_encoding_lost_of_a_longer_result(
+    encoding: str, allowed: float | None
+) -> None:
+    """What was lost of the results before is owed; after a change of the overlay nobody knows how long they were."""
+    centre = Centre(RADIUS, msgspec.structs.replace(SPEC, encoding=encoding))
+    assert centre.allowed([CHUNK]) == allowed
+
+
+def comes(message: ChunkUp | ChunkDown, *numbers: float) -> None:
+    """Chunks of 1,000 such numbers each come from a neighbour, where a norm of 1 and a weight of 5 are agreed."""
+    spec = contribution_spec(0, 1_000 * len(numbers))
+    bounds = RoundBounds(Bounds(norm_max=1.0, weight_max=5.0), spec)
+    coded = CodedVector(spec, cut(spec, 4_000))
+    for index, number in enumerate(numbers):
+        buffer = BufferPool(spec.size_bytes, 1).take()
+        buffer.numbers(0, spec.size_bytes, "float32")[:] = number
+        weights = message.weights if index == 0 else ()
+        bounds.judge(SITES[1], msgspec.structs.replace(message, chunk=index, weights=weights), index, buffer, coded)
+
+
+def a_sum(weight: float) -> ChunkUp:
+    return ChunkUp(tag=Tag(epoch=1, round=1), tree=0, chunk=0, weights=(weight,))
+
+
+A_RESULT = ChunkDown(tag=Tag(epoch=1, round=1), tree=0, chunk=0, weights=(1.0,))
+SHORT = 0.9 / np.sqrt(1_000)
+
+
+def test_a_weight_above_the_agreed_one_is_refused() -> None:
+    comes(a_sum(5.0), SHORT)
+    with pytest.raises(RemoteProtocolError, match=r"sent a weight of 5\.1"):
+        comes(a_sum(5.1), SHORT)
+
+
+@pytest.mark.parametrize("number", [2 * SHORT, float("nan"), float("inf")])
+def test_a_sum_whose_mean_is_too_long_or_no_number_is_refused(number: float) -> None:
+    with pytest.raises(RemoteProtocolError, match=r"sent a sum .* longer than the run allows"):
+        comes(a_sum(1.0), number)
+
+
+@pytest.mark.parametrize("message", [a_sum(1.0), A_RESULT], ids=["sum", "result"])
+def test_chunks_that_are_short_each_and_too_long_together_are_refused(message: ChunkUp | ChunkDown) -> None:
+    comes(message, SHORT)
+    with pytest.raises(RemoteProtocolError, match="longer than the run allows"):
+        comes(message, SHORT, SHORT)
+
+
+def test_a_result_that_is_too_long_is_refused_from_its_parent() -> None:
+    with pytest.raises(RemoteProtocolError, match=r"sent a result .* longer than the run allows"):
+        comes(A_RESULT, 2 * SHORT)
