@@ -3,6 +3,7 @@ and that the test is there, is seen by every `make test`, the rest by `make muta
 
 from __future__ import annotations
 
+import functools
 import importlib
 
 import pytest
@@ -26,6 +27,13 @@ def test_the_patch_of_the_rule_still_applies_and_its_test_is_there(rule: Rule) -
     assert f"def {function}(" in (TESTS / path).read_text("utf-8")
 
 
+@functools.cache
+def holds(test: str) -> None:
+    """It passes as long as the rule is there: several rules share a test."""
+    told = outcomes(test)
+    assert told.passed and not told.failed, f"{test} fails with the rule"
+
+
 def test_rules_are_named_once() -> None:
     names = [name_of(rule) for rule in RULES]
     assert len(set(names)) == len(names)
@@ -35,6 +43,7 @@ def test_rules_are_named_once() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=name_of)
 def test_named_test_fails_without_the_rule(rule: Rule) -> None:
     importlib.import_module(rule.module)  # before it is planted, else the module would keep it
+    holds(rule.test)
     with planted(rule.bug):
         told = outcomes(rule.test)
     assert told.failed, f"without the rule {rule.test} passes ({told.passed} cases)"

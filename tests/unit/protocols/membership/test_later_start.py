@@ -62,7 +62,12 @@ def test_word_of_this_start_or_that_the_link_is_down_again_has_nobody_dialled() 
 
 
 def test_a_site_that_never_was_in_the_run_is_not_dialled_for_its_word() -> None:
+    """Also where it had a link, and has said over that where it listens."""
     bench = far_from_b()
+    bench.up(E)
+    bench.handle(events.LinkLost(site=E, incarnation=1, reason="end of file"))
+    bench.handle(events.DialFailed(site=E, reason="refused"))
+    assert bench.machine.links.neighbours[E].address
     assert not dialled(says(bench, E, THERE))
 
 
