@@ -296,7 +296,7 @@ PRESENT = (
         row=159,
         patches=(
             Patch(
-                "chaos_protocols.state.local_checkpoint:CheckpointFiles.offered", "if self.writing is None", "if True"
+                "chaos_protocols.state.local_checkpoint:CheckpointFiles.offered", "if writing is None or", "if True or"
             ),
         ),
         test="test_unfinished_checkpoint:test_it_is_offered_and_reported_before_it_is_whole",
