@@ -13,6 +13,7 @@ import argparse
 
 import text_model
 import torch
+import train
 
 from chaos import Coordinator
 
@@ -21,8 +22,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1, help="of the order of samples, and of dropout")
+    parser.add_argument("--sync", default="every-step", help="or diloco:H, local-sgd:H: a round after every H steps")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    sync = train.mode(given.sync)
     with Coordinator() as coordinator:
         device = coordinator.device
         model = text_model.layers(width=64, blocks=6, heads=4, length=64, dropout=0.1).to(device)
@@ -32,18 +35,19 @@ def main() -> None:
             model=model,
             optimizer=optimizer,
             on_average=lambda update: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+            sync=sync,
         )
         batches = coordinator.loader(
             text_model.Text(64), global_batch=16, micro_batch=2, seed=given.seed, steps=given.steps
         )
         for inputs, targets in batches:
-            before = coordinator.round
+            before = coordinator.steps
             loss = text_model.loss(model(inputs.to(device)), targets.to(device))
             loss.backward()
             coordinator.log(loss=loss.item())
             coordinator.step()
-            if coordinator.round > before and coordinator.speaks:
-                print(f"step {coordinator.round:3d}  loss of its last micro-batch {loss.item():.4f}", flush=True)
+            if coordinator.steps > before and coordinator.speaks:
+                print(f"step {coordinator.steps:3d}  loss of its last micro-batch {loss.item():.4f}", flush=True)
 
 
 if __name__ == "__main__":

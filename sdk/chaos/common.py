@@ -29,6 +29,7 @@ class CommonDecisions(ABC):
         self._wants_to_end = False
         self._reported: dict[str, float] = {}
         self._conversation: Conversation | None = None
+        self._session: SyncSession | None = None
         self._figures = FigureLog()
         self._untold: dict[str, float | None] = {}
         self._logging = threading.RLock()
@@ -68,7 +69,7 @@ class CommonDecisions(ABC):
                 "common_model() is not there for local steps of parallelize(): after each step that is a round (one of "
                 f"{self._own_phase}) the model is what all sites have in common; evaluate it then, as it is"
             )
-        session = None if self._own_steps is not None else self._registered()
+        session = self._registered() if self._own_steps is None else self._session
         with session.common_model() if isinstance(session, LocalStepsSession) else contextlib.nullcontext():
             yield
 
@@ -168,7 +169,7 @@ class CommonDecisions(ABC):
     @property
     @abstractmethod
     def _own_phase(self) -> int:
-        """Local steps of such a model between two rounds; 0: each step is a round."""
+        """Local steps of a model of stages between two rounds; 0: each step is a round, or the model is whole."""
 
     @property
     @abstractmethod

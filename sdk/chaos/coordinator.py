@@ -148,7 +148,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
             apply=apply,
             gradients=gradients,
             set_to_none=self._set_to_none,
-            on_average=on_average,
+            on_average=self._averages_by(on_average, sync or self._sync),
             on_update=on_update,
             rounds_per_epoch=rounds_per_epoch,
             frozen=frozen,

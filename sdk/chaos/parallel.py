@@ -13,7 +13,7 @@ from chaos.worker_group.script import script_digest
 from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
 
 if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicated, not before
-    from chaos.frameworks import Framework
+    from chaos.frameworks import Framework, UpdateHook
     from chaos.sync import SyncMode, SyncSession
     from chaos.worker_group.data import Loader as StepLoader
     from chaos.worker_group.model import ParallelModel
@@ -53,7 +53,7 @@ class ParallelSite:
     @property
     def _own_steps(self) -> int | None:
         model = self._parallel or self._replicated
-        return None if model is None else model.round
+        return None if model is None else model.steps
 
     @property
     def _own_phase(self) -> int:
@@ -100,14 +100,7 @@ class ParallelSite:
         encoding: str,
     ) -> SyncSession | None:
         """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
-        local = _plain_local_steps(sync)
-        if local is None:
-            _check_sync(sync, "parallelize()")
-        elif not self._standalone and not self._in_group:
-            raise ValueError(
-                f"{type(local).__name__} with parallelize() takes the workers of `chaosd run`, one at least: chaosd "
-                "run --nproc 1 train.py"
-            )
+        local = self._local_mode(sync, "parallelize()")
         model.train_with(optimizer, clip_norm, scheduler, local)
         if self._standalone:
             return None
@@ -122,8 +115,7 @@ class ParallelSite:
         """The session of this training, and whether this process has no daemon to speak with."""
         model = self._replicated
         assert model is not None
-        _check_sync(sync, "replicate()")
-        session = model.train_with(framework)
+        session = model.train_with(framework, self._local_mode(sync, "replicate()"))
         encoded(session.contribution, encoding)  # refused without a daemon, too
         if self._standalone:
             return session, True
@@ -131,6 +123,25 @@ class ParallelSite:
             model.of_workers_in_a_run(encoding)
             return session, True
         return model.of_a_run(), False
+
+    def _local_mode(self, sync: SyncMode | None, how: str) -> DiLoCo | None:
+        """The mode, if it has local steps; None: each step is a round. Raises ValueError for one that there is not."""
+        local = _plain_local_steps(sync, how)
+        if local is None:
+            _check_sync(sync, how)
+        elif not self._standalone and not self._in_group:
+            raise ValueError(
+                f"{type(local).__name__} with {how} takes the workers of `chaosd run`, one at least: chaosd "
+                "run --nproc 1 train.py"
+            )
+        return local
+
+    def _averages_by(self, hook: UpdateHook | None, sync: SyncMode | None) -> UpdateHook | None:
+        """`on_average=` as the framework should have it: the mean gradients of local steps are within this site."""
+        if self._replicated is None or not isinstance(sync, DiLoCo):
+            return hook
+        self._replicated.averages_by(hook)
+        return None
 
     def _replica_steps(self, samples: int | None, optimizers: Sequence[str] | None, skip: bool) -> bool:
         """`Coordinator.step` of a replicated model."""
@@ -212,7 +223,8 @@ class ParallelSite:
         A worker gets the micro-batches that the plan deals it. The update comes with the last one of a step, by the
         mean over all, and is the same whoever computed them; a worker that dies costs at most the step under way.
         Beside a daemon every step is a round of its run, in which other sites may train with an ordinary script of one
-        process (with `step(samples=...)`).
+        process (with `step(samples=...)`). With `register(..., sync=DiLoCo(every=50))` fifty steps are the site's own,
+        and then comes a round.
 
         Raises ValueError for what is no module.
         """
@@ -255,7 +267,7 @@ class ParallelSite:
         return model.load_from(made)
 
 
-def _plain_local_steps(sync: SyncMode | None) -> DiLoCo | None:
+def _plain_local_steps(sync: SyncMode | None, how: str) -> DiLoCo | None:
     """The mode, if it has local steps; None for others. Raises ValueError for what a site of several workers has not of
     it."""
     if not isinstance(sync, DiLoCo):
@@ -263,7 +275,7 @@ def _plain_local_steps(sync: SyncMode | None) -> DiLoCo | None:
     plan = sync.plan
     if plan.fragments > 1 or plan.delay or plan.by_time or sync.tells_metrics:
         raise ValueError(
-            f"{type(sync).__name__} with parallelize() has neither fragments=, delay=, pace='time' nor metrics= yet; "
+            f"{type(sync).__name__} with {how} has neither fragments=, delay=, pace='time' nor metrics= yet; "
             "leave them out, on all sites"
         )
     return sync

@@ -1,20 +1,32 @@
-"""Local steps between rounds, with stages or in an ordinary script: what `test_local_stages` runs.
+"""Local steps between rounds, with stages, with replicas or in an ordinary script: what `test_local_stages` and
+`test_local_replicas` run.
 
 TRAINING as JSON: `kind`, `every`, `mode`, `rounds`, `seed`, `standalone`, `pace_s` a step until the file `fast` is
 there, `digests`: a file for the digests of the layers' parameters after each round, which each worker tells of those
-that it holds.
+that it holds; `statistics`: the model has batch statistics, which are in the digests (no stages); `fails`: the script
+raises after so many steps.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.integration import ordinary_training, site_training
+from tests.integration import ordinary_training, replica_training, site_training
 from tests.integration.sharded_training import digest
-from tests.integration.site_training import GLOBAL_BATCH, Points, make_model, make_optimizer, make_scheduler, pause
+from tests.integration.site_training import (
+    FEATURES,
+    GLOBAL_BATCH,
+    WIDTH,
+    Points,
+    make_model,
+    make_optimizer,
+    make_scheduler,
+    pause,
+)
 from tests.rigs import devices
 
 from chaos import Coordinator, DiLoCo, LocalSGD, OuterSGD
@@ -32,8 +44,22 @@ def note(given: dict[str, Any], round: int, layers: dict[int, str]) -> None:
         out.write(json.dumps([round, sorted(layers.items())]) + "\n")
 
 
+def model_of(given: dict[str, Any]) -> torch.nn.Sequential:
+    model = make_model()
+    if given.get("statistics"):
+        model[0] = torch.nn.Sequential(torch.nn.Linear(FEATURES, WIDTH), torch.nn.BatchNorm1d(WIDTH))
+    return devices.placed(model)
+
+
+def digests(model: torch.nn.Sequential, given: dict[str, Any]) -> dict[int, str]:
+    def tensors(layer: torch.nn.Module) -> list[torch.Tensor]:
+        return [*layer.parameters(), *(layer.buffers() if given.get("statistics") else ())]
+
+    return {at: digest(tensors(layer)) for at, layer in enumerate(model)}
+
+
 def ordinary(given: dict[str, Any]) -> None:
-    model = devices.placed(make_model())
+    model = model_of(given)
     optimizer = make_optimizer(list(model.parameters()))
     with Coordinator(handle_signals=False, verbose=False) as coordinator:
         coordinator.register(model=model, optimizer=optimizer, scheduler=make_scheduler(optimizer), sync=mode_of(given))
@@ -45,7 +71,7 @@ def ordinary(given: dict[str, Any]) -> None:
                 break
             if coordinator.round != round:
                 round = coordinator.round
-                note(given, round, {at: digest(list(layer.parameters())) for at, layer in enumerate(model)})
+                note(given, round, digests(model, given))
             pause(given["pace_s"], given["fast"])
 
 
@@ -67,10 +93,49 @@ def stages(given: dict[str, Any]) -> None:
             pause(given["pace_s"], given["fast"])
 
 
+def replicas(
+    given: dict[str, Any],
+    touch: replica_training.Touch = lambda step, where: None,
+    after: Callable[[Coordinator], None] = lambda coordinator: None,
+) -> None:
+    """`touch(step, where)` is called before each forward and backward pass, `after` after each batch."""
+    model, every, told = model_of(given), given["every"], 0
+    optimizer = make_optimizer(list(model.parameters()))
+
+    def clip(update: Any) -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+
+    with Coordinator(standalone=given.get("standalone", False), handle_signals=False, verbose=False) as coordinator:
+        coordinator.replicate(model)
+        scheduler = make_scheduler(optimizer)
+        coordinator.register(
+            model=model, optimizer=optimizer, scheduler=scheduler, on_average=clip, sync=mode_of(given)
+        )
+        loader = coordinator.loader(
+            Points(), global_batch=GLOBAL_BATCH, micro_batch=2, seed=given["seed"], steps=given["rounds"] * every
+        )
+        for inputs, targets in loader:
+            if coordinator.steps == given.get("fails"):
+                raise RuntimeError("the label is wrong")
+            touch(coordinator.steps, "forward")
+            loss = torch.nn.functional.cross_entropy(model(inputs.to(devices.NAME)), targets.to(devices.NAME))
+            touch(coordinator.steps, "backward")
+            loss.backward()
+            coordinator.step()
+            if coordinator.round > told and coordinator.steps == coordinator.round * every:
+                told = coordinator.round
+                note(given, told, digests(model, given))
+            after(coordinator)
+            pause(given["pace_s"], given["fast"])
+
+
 def main() -> None:
+    given = json.loads(os.environ["TRAINING"])
+    if given["kind"] == "replicas":
+        replicas(given, replica_training.planted())
+        return
     for fault in site_training.faults():
         site_training._plant(fault)
-    given = json.loads(os.environ["TRAINING"])
     {"stages": stages, "ordinary": ordinary}[given["kind"]](given)
 
 

@@ -28,6 +28,7 @@ from tests.rigs import devices
 from chaos import Coordinator
 from chaos.worker_group import replicas, summing
 from chaos.worker_group.groups import Groups
+from chaos.worker_group.local_whole import WholePhase
 from chaos.worker_group.whole import WholeModel
 
 Touch = Callable[[int, str], None]
@@ -87,7 +88,7 @@ def _plant(fault: Fault) -> None:
     close = replicas.ReplicaTogether._close_step
 
     def noted(self: Any, run: Any) -> None:
-        now[0] = self.round
+        now[0] = self.updates
         close(self, run)
 
     replicas.ReplicaTogether._close_step = noted  # type: ignore[method-assign]
@@ -98,13 +99,17 @@ def _plant(fault: Fault) -> None:
             fault.after_reduced()
         case "update":
             fault.before(WholeModel, "update", lambda *_: now[0] == fault.step)
+        case "round":  # its result is about to be applied
+            for name in ("apply", "end_alone"):
+                fault.before(WholePhase, name, lambda *given: given[-1] == fault.step)
         case "building":
             fault.before(Groups, "build", lambda self, _: self._generation == fault.step)
         case _:
             raise ValueError(f"no place {fault.where}")
 
 
-def main() -> None:
+def planted() -> Touch:
+    """The faults of this worker; those in the loop strike where `touch` is called."""
     in_the_loop: list[Fault] = []
     for fault in faults():
         if fault.where in ("forward", "backward"):
@@ -117,6 +122,11 @@ def main() -> None:
             if (fault.step, fault.where) == (step, where):
                 fault.strike()
 
+    return touch
+
+
+def main() -> None:
+    touch = planted()
     given = json.loads(os.environ.get("TRAINING", "{}"))
     written = given.pop("digests", "")
 

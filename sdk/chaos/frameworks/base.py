@@ -167,6 +167,11 @@ class LocalTraining(Protocol):
         """Live state was loaded that so many steps after the last round have led to."""
         ...
 
+    def begin_afresh(self) -> None:
+        """What is shared is again as the last round left it, and of what this site keeps to itself there is nothing, as
+        before the first step of all."""
+        ...
+
     def common_buffers(self) -> AbstractContextManager[None]:
         """Buffers are as the last round left them meanwhile; this site's own come back."""
         ...

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chaos.frameworks.base import Bytes, StateItem
+import numpy as np
+
+from chaos.frameworks.base import Bytes, MadeItem, StateItem
 from chaos_protocols.wire.state_spec import Item
 
 
@@ -35,6 +37,16 @@ class CommittedItem:
     def memory(self) -> Bytes | None:
         return None
 
+    @property
+    def flag(self) -> StateItem:
+        """`own` as an item."""
+
+        def put(data: Bytes) -> None:
+            self.own = bool(data[0])
+
+        item = Item(f"{self.item.name}.own", "uint8", (1,))
+        return MadeItem(item=item, get=lambda: np.array([self.own], dtype=np.uint8), put=put)
+
     def live(self) -> Bytes:
         """Its present value (may be a view)."""
         return self._live.get()
@@ -43,6 +55,11 @@ class CommittedItem:
         """The live value is that of the end of a round; `value`: this one is, and the live value stays."""
         if not self.own:
             self._committed[...] = self._live.get() if value is None else value
+
+    def begin_afresh(self) -> None:
+        """As restored; and nothing of it is this site's alone any more."""
+        self.own = False
+        self.restore()
 
     def restore(self) -> None:
         """The live value as it was committed."""

@@ -215,6 +215,10 @@ class NumpyLocalTraining:
     def go_on(self, steps: int) -> None:
         """Nothing is counted here."""
 
+    def begin_afresh(self) -> None:
+        """What a script keeps beside its arrays is not known."""
+        self.restore()
+
     def common_buffers(self) -> AbstractContextManager[None]:
         """There are none."""
         return nullcontext()

@@ -143,6 +143,15 @@ class TorchLocalTraining:
         self._scheduled, self._closed = steps, None
         self._watch.settle()
 
+    @in_normal_mode
+    def begin_afresh(self) -> None:
+        self.restore()
+        with self._watch.update():
+            for optimizer in self._optimizers.values():
+                optimizer.state.clear()
+            for item in self._committed:
+                item.begin_afresh()
+
     @contextlib.contextmanager
     def common_buffers(self) -> Iterator[None]:
         with torch.no_grad():

@@ -328,6 +328,11 @@ class LocalStepsSession:
         if self._data is not None:
             self._data.resolve()
 
+    def begin_afresh(self, round: int) -> None:
+        """As `reset`, and with fresh inner optimizers, where several processes of the site must begin alike."""
+        self.reset(round)
+        self._local.begin_afresh()
+
     def go_on(self, round: int, steps: int) -> None:
         """The state, this site's own with it, came from another process of the site: that of `steps` local steps after
         the end of `round`. Of a plan without fragments, delay and pace by time."""

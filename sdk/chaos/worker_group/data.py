@@ -98,6 +98,11 @@ class Loader:
         self._epoch: tuple[int, Permutation] | None = None
 
     @property
+    def facts(self) -> tuple[int, int, int, int]:
+        """What of it is the same at all workers."""
+        return self.micro_batches, self.micro_batch_size, self.steps, self.seed
+
+    @property
     def is_through(self) -> bool:
         """No step is left to make."""
         return self.ended or self.step >= self.steps
@@ -116,6 +121,13 @@ class Loader:
                 )
             given += 1
             yield Batch(self)
+
+    def check_phases(self, every: int) -> None:
+        """Raises ValueError where the last phase of `every` local steps would not be complete; 0: there are none."""
+        if every and self.steps % every:
+            raise ValueError(
+                f"{self.steps} steps are no whole number of phases of {every}; make steps= a multiple of every="
+            )
 
     def read_part(self, part: int, parts: int) -> None:
         """From now on only this part of each micro-batch, of so many equal ones. Raises ValueError where there are

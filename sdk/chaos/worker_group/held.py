@@ -73,6 +73,10 @@ class HeldPart(ABC):
     def forget(self) -> None:  # noqa: B027 - what keeps nothing has nothing to forget
         """What was computed for a step is void; the state stays as it is."""
 
+    def void(self) -> None:
+        """A round has no result: what was computed for it is void."""
+        self.forget()
+
     @property
     @abstractmethod
     def gradient_size(self) -> int:

@@ -23,7 +23,7 @@ from chaos.worker_group.absent import Handle, absent
 from chaos.worker_group.backward import gradients_of
 from chaos.worker_group.held import HeldPart, copy_of, put
 from chaos.worker_group.late import kept_buffers, names_of, refuse_late, tables_of
-from chaos.worker_group.local_layers import LocalPhase
+from chaos.worker_group.local_layers import LayerPhase
 from chaos.worker_group.making import MakeOptimizer, MakeScheduler, scheduled
 from chaos.worker_group.room import give_back, take_again
 
@@ -46,7 +46,7 @@ class Layer(HeldPart):
         self._schedule: MakeScheduler | None = None
         self._mode: DiLoCo | None = None
         self._optimizer: torch.optim.Optimizer | None = None
-        self.phase: LocalPhase | None = None  # of a mode with local steps
+        self.phase: LayerPhase | None = None  # of a mode with local steps
         self._framework: TorchFramework | None = None
         self._all = list(module.parameters())
         self.adds = True  # its backward pass can add to gradients that are there, and be one with its neighbours'
@@ -94,10 +94,10 @@ class Layer(HeldPart):
             )
             self._framework.release()  # of all layers' watches each would hear of each layer's step
             self._optimizer = optimizer
-            self.phase = None if mode is None else LocalPhase(mode, self._framework)
+            self.phase = None if mode is None else LayerPhase(mode, self._framework)
         items = plain if self._framework is None else self._framework.items
         if self.phase is not None:  # what is common is put first: it puts the live values, too
-            items = [*self.phase.common, *items]
+            items = [*self.phase.common, *items, *self.phase.flags]
         self._consists_of(items, sum(each.get().size for each in plain))
 
     def keep(self, keeps: bool) -> None:
@@ -223,16 +223,14 @@ class Layer(HeldPart):
             self.phase.goes_on(step)
 
     def begins_anew(self, round: int) -> None:
-        """With a fresh inner optimizer, as where nobody has it any more: so all holders have the same."""
-        if self.phase is not None and self._optimizer is not None:
-            self._optimizer.state.clear()
+        if self.phase is not None:
             self.phase.begins_anew(round)
 
     def end_alone(self, round: int) -> None:
         if self.phase is not None:
             self.phase.end_alone(round)
 
-    def forget(self) -> None:
+    def void(self) -> None:
         if self.phase is not None:
             self.phase.void()
 

@@ -153,7 +153,7 @@ class InGroup(ABC):
         it was the device that failed, or this process can reach nobody, it ends, and the others go on. After the last
         step that is its own affair: no further one is wanted here, and its exit code tells the rest."""
         loader = self._training.loader
-        if loader.ended or self._tag.step >= loader.steps:
+        if loader.ended or self._tag.step >= self._rounds.after(loader.steps):
             self.close()
             return
         end_if_beyond_mending(self.line, error, begun=loader.step > 0)

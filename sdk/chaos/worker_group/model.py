@@ -230,7 +230,7 @@ class ParallelModel:
             session.ended()
             if str(error):
                 raise WorkersEnded(str(error)) from None
-            return self._last or self._report(Applied(step=self.round, loss=math.nan, norm=0.0), session, began_s)
+            return self._last or self._report(Applied(step=self.steps, loss=math.nan, norm=0.0), session, began_s)
         except Exception as error:
             session.failed(error)
             raise
@@ -271,9 +271,14 @@ class ParallelModel:
         return self._session.speaks
 
     @property
-    def round(self) -> int:
+    def steps(self) -> int:
         """How many updates the state has."""
         return 0 if self._loader is None else self._loader.step
+
+    @property
+    def round(self) -> int:
+        """The last round that the state has."""
+        return self.steps // self.every if self.every else self.steps
 
     @property
     def together(self) -> TrainsTogether | None:
@@ -298,10 +303,7 @@ class ParallelModel:
             raise ValueError("this batch is of another loader than coordinator.loader(...) gave")
         loader = batch.loader
         self._process.begin()
-        if self._mode is not None and loader.steps % self.every:
-            raise ValueError(
-                f"{loader.steps} steps are no whole number of phases of {self.every}; make steps= a multiple of every="
-            )
+        loader.check_phases(self.every)
         if self._lanes is not None and not any(layer.alike for layer in self.layers):
             loader.read_part(self._lanes.lane, self._lanes.size)
         measured = measure(self.layers, self._loss, loader, self._device)
@@ -326,10 +328,7 @@ class ParallelModel:
 
     def _hello(self, line: ControlLine, loader: Loader, measured: Measured) -> GroupHello:
         facts = (
-            loader.micro_batches,
-            loader.micro_batch_size,
-            loader.steps,
-            loader.seed,
+            *loader.facts,
             self._clip_norm,
             self._copies,
             () if self._mode is None else tuple(self._mode.facts()),

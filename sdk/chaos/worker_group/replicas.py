@@ -94,7 +94,9 @@ class ReplicaWorker(Protocol):
     def speaks(self) -> bool: ...
 
     @property
-    def round(self) -> int: ...
+    def updates(self) -> int:
+        """How many the state has."""
+        ...
 
     def next(self) -> tuple[int, int] | None:
         """(step, micro-batch) to be computed now; None: the training is complete. Raises `GroupEnded`."""
@@ -133,13 +135,13 @@ class ReplicaAlone:
         )
 
     @property
-    def round(self) -> int:
+    def updates(self) -> int:
         return self._collector.step
 
     def next(self) -> tuple[int, int] | None:
-        if self.round >= self._training.loader.steps:
+        if self.updates >= self._training.loader.steps:
             return None
-        return self.round, self._run.due[0]
+        return self.updates, self._run.due[0]
 
     def give(self, loss: float) -> None:
         """Raises ValueError for a gradient that is not finite."""
@@ -155,7 +157,7 @@ class ReplicaAlone:
 
     def _complete(self, run: ReplicaRun) -> None:
         reduced = Reduced(
-            generation=0, step=self.round, squares=run.squares([0]), losses=tuple(sorted(run.losses.items()))
+            generation=0, step=self.updates, squares=run.squares([0]), losses=tuple(sorted(run.losses.items()))
         )
         self._collector.take_reduced(0, reduced)
         try:
@@ -163,6 +165,9 @@ class ReplicaAlone:
         except NotFinite as error:
             raise ValueError(str(error)) from None
         update(self._training.parts, run, commit)
+        every = self._training.every
+        if every and self.updates % every == 0:
+            self._training.whole.end_alone(self.updates // every)
 
     def doing(self, work: Work) -> None:
         """Nobody looks."""
@@ -236,14 +241,14 @@ class ReplicaWithOthers(ReplicaAlone):
         self._step = conversation.round
 
     @property
-    def round(self) -> int:
+    def updates(self) -> int:
         return self._conversation.round
 
     def next(self) -> tuple[int, int] | None:
         if self._conversation.phase is Phase.LEFT:
             raise GroupEnded("")
-        if self._step != self.round:
-            self._step, self._run = self.round, self._begin()
+        if self._step != self.updates:
+            self._step, self._run = self.updates, self._begin()
         return super().next()
 
     def _complete(self, run: ReplicaRun) -> None:
@@ -267,8 +272,8 @@ class ReplicaTogether(InGroup):
         """Marks of the device: the script was dealt its micro-batch; the forward pass was over, None: none was seen."""
 
     @property
-    def round(self) -> int:
-        return self._tag.step
+    def updates(self) -> int:
+        return self._rounds.updates(self._tag.step)
 
     def next(self) -> tuple[int, int] | None:
         self.line.enter()
@@ -284,22 +289,48 @@ class ReplicaTogether(InGroup):
     def give(self, loss: float) -> None:
         self.line.enter()
         try:
-            run = self._computing
-            if run is None or self.line.stopping:
-                raise GenerationEnded
-            micro_batch = run.due[0]
-            run.take(loss)
-            if self._turned is None:  # all is told as backward
-                self._turned = self._handed
-            else:
-                run.computing.between(Work.FORWARD, micro_batch, self._handed, self._turned)
-            run.computing.add(Work.BACKWARD, micro_batch, self._turned)
-            if not run.due:
-                self._close_step(run)
-        except (GenerationEnded, GroupFailed) as error:
-            self._interrupted(error)
+            try:
+                self._take(loss)
+            except (GenerationEnded, GroupFailed) as error:
+                self._interrupted(error)
+            self._end_phase()
         finally:
             self.line.leave()
+
+    def _take(self, loss: float) -> None:
+        run = self._computing
+        if run is None or self.line.stopping:
+            raise GenerationEnded
+        micro_batch = run.due[0]
+        run.take(loss)
+        if self._turned is None:  # all is told as backward
+            self._turned = self._handed
+        else:
+            run.computing.between(Work.FORWARD, micro_batch, self._handed, self._turned)
+        run.computing.add(Work.BACKWARD, micro_batch, self._turned)
+        if not run.due:
+            self._close_step(run)
+
+    def _end_phase(self) -> None:
+        """After the last local step of a phase: until the result of its round is applied, or another state is here,
+        whoever dies meanwhile. The script goes on with what all sites have in common."""
+        while not self._rounds.computes(self._tag.step):
+            try:
+                self._stand_by()
+            except (GenerationEnded, GroupFailed) as error:
+                self._interrupted(error)
+
+    def _stand_by(self) -> bool:
+        """Until there is something to compute; false: nothing more is."""
+        while True:
+            if not self._installed or self.line.halted():
+                self._install()
+            if self._held() is not None or self._tag.step >= self._rounds.after(self._training.loader.steps):
+                return False
+            self.line.check()
+            if self._rounds.computes(self._tag.step):
+                return True
+            self._reduced(None, 0)
 
     def doing(self, work: Work) -> None:
         if work is Work.BACKWARD:
@@ -307,17 +338,13 @@ class ReplicaTogether(InGroup):
         self.line.doing(work)
 
     def _dealt(self) -> tuple[int, int] | None:
-        while True:
-            if not self._installed or self.line.halted():
-                self._install()
-            if self._held() is not None or self._tag.step >= self._training.loader.steps:
-                return None
-            self.line.check()
+        while self._stand_by():
             run = self._computing = self._computing or self._begin()
             if run.due:
                 self._handed, self._turned = run.computing.mark(), None
-                return self._tag.step, run.due[0]
+                return self.updates, run.due[0]
             self._close_step(run)  # nothing of this step was for this worker
+        return None
 
     def _begin(self) -> ReplicaRun:
         assert self._built is not None

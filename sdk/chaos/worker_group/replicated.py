@@ -13,11 +13,12 @@ import torch
 
 from chaos.conversation import Conversation
 from chaos.forked import OneProcess
-from chaos.frameworks.base import Framework
+from chaos.frameworks.base import Framework, UpdateHook
 from chaos.frameworks.torch_scaling import refuse_scaled_losses
 from chaos.saying import say
 from chaos.sync import SyncSession
 from chaos.sync.every_step import EveryStep, EveryStepSession
+from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.code import code_digest
 from chaos.worker_group.data import Loader
 from chaos.worker_group.devices import device_of
@@ -34,7 +35,7 @@ from chaos.worker_group.replicas import (
     WholeTraining,
 )
 from chaos.worker_group.seeding import seed_of
-from chaos.worker_group.whole import WholeModel, WholeVectors
+from chaos.worker_group.whole import LocalWholeVectors, WholeModel, WholeVectors
 from chaos_protocols.worker_group.messages import GroupHello, LayerReport
 from chaos_protocols.worker_group.suspicion import Work
 
@@ -65,24 +66,35 @@ class Replicated:
         self._dealt: tuple[int, int] | None = None
         self._drawn: list[torch.Tensor] | None = None
         self._loss = float("nan")
+        self._on_average: UpdateHook | None = None
         self._looked_for_scaling = self._told_of_zeros = False
         module.register_forward_pre_hook(lambda *_: self._doing(Work.FORWARD))
         module.register_forward_hook(lambda *_: self._doing(Work.BACKWARD))
 
     # ---- before the first step
 
-    def train_with(self, framework: Framework) -> EveryStepSession:
-        """What `register` was given. Raises ValueError where that was said already."""
+    def averages_by(self, hook: UpdateHook | None) -> None:
+        """What is called with the mean gradients of each local step: they are this site's own, and no round has
+        them."""
+        self._on_average = hook
+
+    def train_with(self, framework: Framework, mode: DiLoCo | None = None) -> SyncSession:
+        """What `register` was given; `mode`: with local steps. Raises ValueError where that was said already."""
         if self._whole is not None:
             raise ValueError("register() was already called; several models go into one call, as a mapping of names")
         self._summed = EveryStep().start(framework)
-        self._whole = WholeModel(self.module, framework, self._summed)
-        return self._summed
+        self._whole = WholeModel(self.module, framework, self._summed, mode, self._on_average)
+        phase = self._whole.phase
+        return self._summed if phase is None else phase.session
 
     def of_workers_in_a_run(self, encoding: str) -> None:
         """These workers train with other institutions, through their controller."""
         assert self._whole is not None and self._summed is not None
-        self._vectors = WholeVectors(self._whole, self._summed, encoding)
+        phase = self._whole.phase
+        if phase is None:
+            self._vectors = WholeVectors(self._whole, self._summed, encoding)
+        else:
+            self._vectors = LocalWholeVectors(self._whole, phase, encoding)
 
     def of_a_run(self) -> SummedSession:
         """This process trains with other institutions: what the rounds are made of."""
@@ -148,7 +160,7 @@ class Replicated:
             self._device.draw_from(self._drawn)
         loss, self._loss, self._dealt, self._drawn = self._loss, float("nan"), None, None
         self._told(lambda: replica.give(loss))
-        loader.step = replica.round
+        loader.step = replica.updates
         return not loader.ended
 
     def _look_for_gradients(self) -> None:
@@ -182,9 +194,20 @@ class Replicated:
         return self._replica if isinstance(self._replica, ReplicaTogether) else None
 
     @property
-    def round(self) -> int:
+    def steps(self) -> int:
         """How many updates the state has."""
-        return 0 if self._replica is None else self._replica.round
+        return 0 if self._replica is None else self._replica.updates
+
+    @property
+    def round(self) -> int:
+        """The last round that the state has."""
+        return self.steps // self.every if self.every else self.steps
+
+    @property
+    def every(self) -> int:
+        """Local steps between two rounds; 0: each step is a round."""
+        phase = None if self._whole is None else self._whole.phase
+        return 0 if phase is None else phase.rounds.every
 
     def warning(self) -> str:
         """See `Framework.changed_outside`."""
@@ -233,8 +256,9 @@ class Replicated:
         if self._whole is None:
             raise ValueError("call coordinator.register(model=model, optimizer=...) before the first batch")
         assert self._loader is not None
+        self._loader.check_phases(self.every)
         self._process.begin()
-        training = WholeTraining(loader=self._loader, whole=self._whole, device=self._device)
+        training = WholeTraining(loader=self._loader, whole=self._whole, device=self._device, every=self.every)
         if "CHAOS_WORKER_GROUP" in os.environ:
             together = ReplicaTogether(training, os.environ, self._vectors)
             together.line.send(self._hello(together.line, self._loader))
@@ -259,9 +283,17 @@ class Replicated:
             activation_bytes=0,
             output_bytes=0,
         )
-        digest = digest_of([whole], (loader.micro_batches, loader.micro_batch_size, loader.steps, loader.seed))
-        code = code_digest([self.module])
-        return greeting(line, loader, (report,), digest=digest, vectors=vectors, device=self._device, code=code)
+        mode = () if whole.phase is None else whole.phase.facts
+        return greeting(
+            line,
+            loader,
+            (report,),
+            digest=digest_of([whole], (*loader.facts, *mode)),
+            vectors=vectors,
+            device=self._device,
+            every=self.every,
+            code=code_digest([self.module]),
+        )
 
 
 class MicroBatches:

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from chaos.frameworks.base import Bytes, Framework, SlotKind, in_vector_order
+from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, UpdateHook, What, in_vector_order
 from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_state import TensorItem
+from chaos.sync.base import SyncSession
 from chaos.sync.every_step import EveryStepSession
+from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.held import HeldPart
 from chaos.worker_group.layout import ItemBytes
+from chaos.worker_group.local_whole import WholePhase
 from chaos.worker_group.summing import Parts, private, whole
 from chaos.worker_group.vectors import HOST, Vectors
 from chaos_protocols.wire.encodings import FP32
@@ -30,10 +33,18 @@ class WholeModel(HeldPart):
     step left them before each micro-batch, so that what a micro-batch gives depends on no other.
     """
 
-    def __init__(self, module: torch.nn.Module, framework: Framework, session: EveryStepSession) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        framework: Framework,
+        session: EveryStepSession,
+        mode: DiLoCo | None = None,
+        on_average: UpdateHook | None = None,
+    ) -> None:
+        """`on_average`: of a mode with local steps; otherwise the framework calls it."""
         super().__init__(0)
         self.module, self._framework, self._session = module, framework, session
-        slots = in_vector_order(framework.slots)
+        slots = self._slots = in_vector_order(framework.slots)
         self._wide = sum(slot.count for slot in slots if slot.summed_as == "float64")
         self._narrow = sum(slot.count for slot in slots) - self._wide
         self._gradients = _runs([(slot.count, slot.kind is SlotKind.PARAMETER) for slot in slots])
@@ -45,7 +56,12 @@ class WholeModel(HeldPart):
         self._given: Bytes = np.zeros(size_bytes, dtype=np.uint8)
         self._taken: Bytes = np.zeros(size_bytes, dtype=np.uint8)
         parameters = [each for each in session.items if isinstance(each, TensorItem)]
-        self._consists_of(session.items, sum(each.get().size for each in parameters))
+        self.phase: WholePhase | None = None  # of a mode with local steps
+        if mode is not None:
+            assert isinstance(framework, TorchFramework)
+            self.phase = WholePhase(mode, framework, module, on_average)
+        items = session.items if self.phase is None else [*self.phase.common, *self.phase.own]
+        self._consists_of(items, sum(each.get().size for each in parameters))
 
     @property
     def name(self) -> str:
@@ -74,13 +90,13 @@ class WholeModel(HeldPart):
         ValueError on what cannot be averaged."""
         if not self._plain:
             self._session.contribute(self._given)
-            self._framework.discard()
+            self.forget()
             flat = self.flat(self._given)
             return [flat if self._wide else flat.clone()]
         assert isinstance(self._framework, TorchFramework)
         self._framework.check_frozen()
         found = whole(self._plain, [p.grad for p in self._plain])
-        self._framework.discard()
+        self.forget()
         dense = [each.to_dense() if each.is_sparse else each for each in found]
         if self._dtypes == {torch.float32}:
             return private([dense])[0]
@@ -103,19 +119,50 @@ class WholeModel(HeldPart):
     def update(self, gradient: torch.Tensor, round: int) -> None:
         if not self._plain:
             self.lay_out(gradient, self._taken)
-            self._session.apply(self._taken, round)
+            if self.phase is None:
+                self._session.apply(self._taken, round)
+                return
+            self._framework.write(What.GRADIENT, self._slots, self._taken)
+            self.phase.step()
             return
         if len(self._dtypes) == 1:
             gradient = gradient.to(device=self.device, dtype=next(iter(self._dtypes)))
         for parameter, part in zip(self._plain, self._split(gradient), strict=True):
             parameter.grad = part.view_as(parameter).to(device=parameter.device, dtype=parameter.dtype)
-        self._framework.optimizer_step(round)
+        if self.phase is None:
+            self._framework.optimizer_step(round)
+        else:
+            self.phase.step()
 
     def _split(self, flat: torch.Tensor) -> Sequence[torch.Tensor]:
         return torch.split(flat, [parameter.numel() for parameter in self._plain])
 
     def forget(self) -> None:
         self._framework.discard()
+        if self.phase is not None:
+            self.phase.restore_buffers()
+
+    @property
+    def common(self) -> Sequence[StateItem]:
+        return self._items if self.phase is None else self.phase.common
+
+    def goes_on(self, step: int) -> None:
+        if self.phase is not None:
+            self.phase.goes_on(step)
+
+    def begins_anew(self, round: int) -> None:
+        if self.phase is not None:
+            self.phase.begins_anew(round)
+
+    def end_alone(self, round: int) -> None:
+        if self.phase is not None:
+            self.phase.end_alone(round)
+
+    def void(self) -> None:
+        if self.phase is None:
+            self.forget()
+        else:
+            self.phase.void()
 
     def loaded(self) -> None:
         self.forget()
@@ -153,10 +200,9 @@ def _runs(counts: Sequence[tuple[int, bool]]) -> list[tuple[int, int]]:
 class WholeVectors(Vectors):
     """The vector of a round, and the state, as an ordinary script of this training has them."""
 
-    def __init__(self, whole: WholeModel, session: EveryStepSession, encoding: str = FP32) -> None:
-        items = [each.item for each in session.items]
+    def __init__(self, whole: WholeModel, session: SyncSession, encoding: str = FP32) -> None:
         places = [[ItemBytes(index, 0, 0, each.get().size)] for index, each in enumerate(session.items)]
-        super().__init__(items, [places], session.contribution, encoding)
+        super().__init__([each.item for each in session.items], [places], session.contribution, encoding)
         self._whole = whole
 
     def give(self, vector: Bytes, part: HeldPart, mean: torch.Tensor | None) -> None:
@@ -165,3 +211,17 @@ class WholeVectors(Vectors):
 
     def gradient(self, vector: Bytes, part: int, device: torch.device = HOST) -> torch.Tensor:
         return self._whole.flat(vector).to(device)
+
+
+class LocalWholeVectors(WholeVectors):
+    """The same in a mode with local steps: how far the site has come, in place of gradients."""
+
+    def __init__(self, whole: WholeModel, phase: WholePhase, encoding: str = FP32) -> None:
+        super().__init__(whole, phase.session, encoding)
+        self._phase = phase
+
+    def give(self, vector: Bytes, part: HeldPart, mean: torch.Tensor | None) -> None:
+        self._phase.give(vector)
+
+    def update(self, vector: Bytes, part: HeldPart, factor: float, round: int) -> None:
+        self._phase.apply(vector, round)

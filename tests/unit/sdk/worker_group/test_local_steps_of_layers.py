@@ -113,6 +113,7 @@ def test_local_steps_alone_are_those_of_plain_torch_with_an_outer_step_after_eac
         batches = [loader.samples(step, 0) for step in range(6)]
         for batch in loader:
             model.step(batch)
+        assert (coordinator.steps, coordinator.round, model.round) == (6, 2, 2)
     plain, data = make_model(0.0), Points()
     optimizer = make_optimizer(list(plain.parameters()))
     anchor = [p.detach().clone() for p in plain.parameters()]

@@ -1,0 +1,183 @@
+"""Replicas with local steps between rounds: real workers and daemons, and what dies in a phase or in its round."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration import local_training
+from tests.integration.test_institutions import ended, sites
+from tests.integration.test_local_stages import SCRIPT, Told, told, training
+from tests.rigs.site import Site, wait_for
+from tests.rigs.worker_group import Ran, launch, train
+
+from chaos_protocols.worker_group.round_steps import RoundSteps
+from chaosd.worker_group.controller import Controller
+from chaosd.worker_group.history import Happened
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROUNDS, EVERY = 3, 4
+STEPS = RoundSteps(EVERY)
+ROUND_STEP = EVERY
+"""The step of the first round that computes nothing: its commit is the result."""
+
+
+def given(folder: Path, **more: Any) -> dict[str, Any]:
+    return training("replicas", folder, **{"every": EVERY, "rounds": ROUNDS, "statistics": True, **more})
+
+
+@cache
+def alone(folder: Path) -> tuple[Told, dict[int, str]]:
+    """In one process, by itself: what it tells after each round, and the digest of all of its state, this site's own
+    too, by the step in which workers have it."""
+    folder.mkdir()
+    whole: dict[int, str] = {}
+
+    def after(coordinator: Any) -> None:
+        updates = coordinator.steps
+        whole[STEPS.begin(updates // EVERY) + updates % EVERY] = coordinator._replicated.digest()
+
+    local_training.replicas(given(folder, standalone=True), after=after)
+    return told(folder), whole
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Told, dict[int, str]]:
+    return alone(tmp_path_factory.getbasetemp() / "replica-alone")
+
+
+@pytest.mark.parametrize(
+    ("faults", "more"),
+    [
+        ("", {}),
+        ("1:1:backward", {}),
+        ("0:2:update", {}),
+        (f"1:{ROUND_STEP}:reduced", {}),
+        ("0:1:round", {}),
+        ("1:5:forward", {"restarts": 1}),
+        ("0:6:backward", {"dp": 3, "spares": 1}),
+    ],
+    ids=("undisturbed", "backward", "update", "round-step", "result", "returns", "spare"),
+)
+async def test_local_steps_of_replicas_by_themselves_have_the_bits_of_one_process(
+    tmp_path: Path, reference: tuple[Told, dict[int, str]], faults: str, more: dict[str, Any]
+) -> None:
+    environment = {"TRAINING": json.dumps(given(tmp_path, standalone=True))}
+    options = {"dp": 2, "pp": 1, **more}
+    ran = await train(tmp_path, script=SCRIPT, faults=faults, environment=environment, **options)
+    assert ran.failed == "" and len(ran.struck) == bool(faults), ran.happened
+    rounds, whole = reference
+    assert len(rounds) == ROUNDS and told(tmp_path) == rounds
+    seen = {int(str(each.fields["step"])): each.fields["digests"] for each in ran.of("step")}
+    assert STEPS.begin(ROUNDS) in seen and len(seen) >= STEPS.begin(ROUNDS) - len(ran.struck)
+    assert {step: seen[step] for step in seen if step in whole} == {
+        step: (digest,) for step, digest in whole.items() if step in seen
+    }
+    plans = [int(str(each.fields["step"])) for each in ran.of("plan")]
+    assert not faults or plans[1] >= _struck(faults), "the step under way is all that is done again"
+
+
+def _struck(faults: str) -> int:
+    """The step in which a worker was lost."""
+    _, number, where = faults.split(":")
+    if where == "round":
+        return STEPS.begin(int(number) - 1) + EVERY
+    updates = int(number)
+    return updates if where == "reduced" else STEPS.begin(updates // EVERY) + updates % EVERY
+
+
+async def group(site: Site, **more: Any) -> Ran:
+    await asyncio.to_thread(site.start)
+    said = given(site.folder, seed=11, **more.pop("training", {}))
+    options: dict[str, Any] = {"dp": 2, "pp": 1, **more}
+    environment = {"TRAINING": json.dumps(said)}
+    return await train(site.folder, script=SCRIPT, daemon=site.worker_socket, environment=environment, **options)
+
+
+def spawn(site: Site, **more: Any) -> Any:
+    site.start()
+    environment = {
+        "CHAOS_SOCKET": str(site.worker_socket),
+        "OMP_NUM_THREADS": "1",
+        "TRAINING": json.dumps({**given(site.folder, **more), "kind": "ordinary"}),
+    }
+    return launch(["python", str(SCRIPT)], environment, {})
+
+
+@pytest.mark.parametrize(
+    ("mode", "faults", "more"),
+    [
+        ("DiLoCo", "", {}),
+        ("LocalSGD", "", {}),
+        ("DiLoCo", "1:5:backward", {}),
+        ("DiLoCo", f"0:{ROUND_STEP}:reduced", {}),
+        ("DiLoCo", "1:2:round", {}),
+        ("DiLoCo", "1:2:backward", {"restarts": 1}),
+    ],
+    ids=("diloco", "local-sgd", "backward", "round-step", "result", "returns"),
+)
+async def test_replicas_and_an_ordinary_script_average_after_local_steps_whoever_dies(
+    tmp_path: Path, mode: str, faults: str, more: dict[str, Any]
+) -> None:
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, mode=mode)
+        ran = await group(many, faults=faults, training={"mode": mode}, **more)
+        await ended(process)
+    assert ran.failed == "" and len(ran.struck) == bool(faults), ran.happened
+    assert len(ran.of("round")) == ROUNDS and not ran.of("state-differed") and not ran.of("state-lost")
+    assert told(one.folder) == told(many.folder) and len(told(one.folder)) == ROUNDS
+
+
+@pytest.mark.long
+async def test_where_all_replicas_are_lost_the_phase_begins_anew_from_the_anchor(tmp_path: Path) -> None:
+    rounds = 60
+
+    def watch(_: Controller, entry: Happened) -> None:
+        """The other site must not be through before this one is back; what it loads as it joins is round 0."""
+        if entry.kind == "state-loaded" and int(str(entry.fields["step"])) > 0:
+            (tmp_path / "fast").touch()
+
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        fast = str(tmp_path / "fast")
+        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=0.2, fast=fast)
+        ran = await group(many, dp=1, restarts=1, faults="0:6:backward", training={"rounds": rounds}, watch=watch)
+        await ended(process)
+    assert ran.failed == "" and len(ran.of("state-lost")) == 1 and not ran.of("state-differed"), ran.happened
+    here, there = told(many.folder), told(one.folder)
+    assert rounds in here and here == {each: there[each] for each in here}
+
+
+@pytest.mark.long
+async def test_replicas_join_within_a_phase_and_give_their_state_to_a_later_site(tmp_path: Path) -> None:
+    rounds = 60
+    async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:
+        one, many, late = cluster.sites
+        fast = str(tmp_path / "fast")
+        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=0.2, fast=fast)
+        await asyncio.to_thread(wait_for, lambda: told(one.folder), "the first round")
+        replicas = asyncio.create_task(group(many, training={"rounds": rounds}))
+        await asyncio.to_thread(wait_for, lambda: told(many.folder), "a round of the replicas")
+        third = await asyncio.to_thread(spawn, late, rounds=rounds, pace_s=0.2, fast=fast, seed=13)
+        await asyncio.to_thread(wait_for, lambda: told(late.folder), "the third trains")
+        Path(fast).touch()
+        await ended(process)
+        await ended(third)
+        ran = await replicas
+    assert ran.failed == "" and not ran.of("state-differed"), ran.happened
+    for other in (many, late):
+        found = told(other.folder)
+        assert rounds in found and all(found[each] == told(one.folder)[each] for each in found)
+
+
+async def test_a_script_that_fails_in_the_last_phase_ends_the_training_with_its_words(tmp_path: Path) -> None:
+    """Steps of rounds were counted with its own, so it was taken for one that had trained to the end."""
+    said = given(tmp_path, standalone=True, fails=ROUNDS * EVERY - 1)
+    ran = await train(tmp_path, dp=2, pp=1, script=SCRIPT, environment={"TRAINING": json.dumps(said)})
+    assert "RuntimeError: the label is wrong" in ran.failed and len(ran.of("plan")) == 1, ran.happened
