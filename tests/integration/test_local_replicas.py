@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Told, dict[int,
         ("0:2:update", {}),
         (f"1:{ROUND_STEP}:reduced", {}),
         ("0:1:round", {}),
-        ("1:5:forward", {"restarts": 1}),
         ("0:6:backward", {"dp": 3, "spares": 1}),
     ],
-    ids=("undisturbed", "backward", "update", "round-step", "result", "returns", "spare"),
+    ids=("undisturbed", "backward", "update", "round-step", "result", "spare"),
 )
 async def test_local_steps_of_replicas_by_themselves_have_the_bits_of_one_process(
     tmp_path: Path, reference: tuple[Told, dict[int, str]], faults: str, more: dict[str, Any]
@@ -70,16 +70,20 @@ async def test_local_steps_of_replicas_by_themselves_have_the_bits_of_one_proces
     environment = {"TRAINING": json.dumps(given(tmp_path, standalone=True))}
     options = {"dp": 2, "pp": 1, **more}
     ran = await train(tmp_path, script=SCRIPT, faults=faults, environment=environment, **options)
-    assert ran.failed == "" and len(ran.struck) == bool(faults), ran.happened
+    check(ran, told(tmp_path), reference, lost=bool(faults))
+    plans = [int(str(each.fields["step"])) for each in ran.of("plan")]
+    assert not faults or plans[1] >= _struck(faults), "the step under way is all that is done again"
+
+
+def check(ran: Ran, rounds_told: Told, reference: tuple[Told, dict[int, str]], *, lost: bool) -> None:
+    assert ran.failed == "" and len(ran.struck) == lost, ran.happened
     rounds, whole = reference
-    assert len(rounds) == ROUNDS and told(tmp_path) == rounds
+    assert len(rounds) == ROUNDS and rounds_told == rounds
     seen = {int(str(each.fields["step"])): each.fields["digests"] for each in ran.of("step")}
     assert STEPS.begin(ROUNDS) in seen and len(seen) >= STEPS.begin(ROUNDS) - len(ran.struck)
     assert {step: seen[step] for step in seen if step in whole} == {
         step: (digest,) for step, digest in whole.items() if step in seen
     }
-    plans = [int(str(each.fields["step"])) for each in ran.of("plan")]
-    assert not faults or plans[1] >= _struck(faults), "the step under way is all that is done again"
 
 
 def _struck(faults: str) -> int:
@@ -117,9 +121,8 @@ def spawn(site: Site, **more: Any) -> Any:
         ("DiLoCo", "1:5:backward", {}),
         ("DiLoCo", f"0:{ROUND_STEP}:reduced", {}),
         ("DiLoCo", "1:2:round", {}),
-        ("DiLoCo", "1:2:backward", {"restarts": 1}),
     ],
-    ids=("diloco", "local-sgd", "backward", "round-step", "result", "returns"),
+    ids=("diloco", "local-sgd", "backward", "round-step", "result"),
 )
 async def test_replicas_and_an_ordinary_script_average_after_local_steps_whoever_dies(
     tmp_path: Path, mode: str, faults: str, more: dict[str, Any]
@@ -131,6 +134,54 @@ async def test_replicas_and_an_ordinary_script_average_after_local_steps_whoever
         await ended(process)
     assert ran.failed == "" and len(ran.struck) == bool(faults), ran.happened
     assert len(ran.of("round")) == ROUNDS and not ran.of("state-differed") and not ran.of("state-lost")
+    assert told(one.folder) == told(many.folder) and len(told(one.folder)) == ROUNDS
+
+
+def paced(folder: Path) -> dict[str, Any]:
+    return {"pace_s": 2.0, "fast": str(folder / "fast")}
+
+
+def fast_with_all(folder: Path) -> Callable[[Controller, Happened], None]:
+    """With the third plan: the first, that of a loss, and that with the worker that has come back."""
+    plans: list[Happened] = []
+
+    def watch(_: Controller, entry: Happened) -> None:
+        if entry.kind == "plan":
+            plans.append(entry)
+        if entry.kind == "training" and len(plans) == 3:
+            (folder / "fast").touch()
+
+    return watch
+
+
+async def test_a_replica_that_comes_back_gets_the_phase_from_its_peer(
+    tmp_path: Path, reference: tuple[Told, dict[int, str]]
+) -> None:
+    said = given(tmp_path, standalone=True, **paced(tmp_path))
+    ran = await train(
+        tmp_path,
+        dp=2,
+        pp=1,
+        restarts=1,
+        script=SCRIPT,
+        faults="1:1:backward",
+        environment={"TRAINING": json.dumps(said)},
+        watch=fast_with_all(tmp_path),
+    )
+    check(ran, told(tmp_path), reference, lost=True)
+    assert len(ran.of("plan")) == 3 and int(str(ran.of("plan")[2].fields["moved_bytes"])) > 0
+
+
+async def test_a_replica_comes_back_in_a_run_of_institutions(tmp_path: Path) -> None:
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one)
+        ran = await group(
+            many, restarts=1, faults="0:2:backward", training=paced(tmp_path), watch=fast_with_all(tmp_path)
+        )
+        await ended(process)
+    assert ran.failed == "" and len(ran.struck) == 1 and len(ran.of("plan")) == 3, ran.happened
+    assert len(ran.of("round")) == ROUNDS and not ran.of("state-differed") and not ran.of("state-loaded")[1:]
     assert told(one.folder) == told(many.folder) and len(told(one.folder)) == ROUNDS
 
 
