@@ -187,7 +187,7 @@ async def test_a_replica_comes_back_in_a_run_of_institutions(tmp_path: Path) -> 
 
 @pytest.mark.long
 async def test_where_all_replicas_are_lost_the_phase_begins_anew_from_the_anchor(tmp_path: Path) -> None:
-    rounds = 60
+    rounds = 30
 
     def watch(_: Controller, entry: Happened) -> None:
         """The other site must not be through before this one is back; what it loads as it joins is round 0."""
@@ -197,7 +197,7 @@ async def test_where_all_replicas_are_lost_the_phase_begins_anew_from_the_anchor
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
         one, many = cluster.sites
         fast = str(tmp_path / "fast")
-        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=0.2, fast=fast)
+        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=1.0, fast=fast)
         ran = await group(many, dp=1, restarts=1, faults="0:6:backward", training={"rounds": rounds}, watch=watch)
         await ended(process)
     assert ran.failed == "" and len(ran.of("state-lost")) == 1 and not ran.of("state-differed"), ran.happened
@@ -207,15 +207,15 @@ async def test_where_all_replicas_are_lost_the_phase_begins_anew_from_the_anchor
 
 @pytest.mark.long
 async def test_replicas_join_within_a_phase_and_give_their_state_to_a_later_site(tmp_path: Path) -> None:
-    rounds = 60
+    rounds = 30
     async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:
         one, many, late = cluster.sites
         fast = str(tmp_path / "fast")
-        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=0.2, fast=fast)
+        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=1.0, fast=fast)
         await asyncio.to_thread(wait_for, lambda: told(one.folder), "the first round")
         replicas = asyncio.create_task(group(many, training={"rounds": rounds}))
         await asyncio.to_thread(wait_for, lambda: told(many.folder), "a round of the replicas")
-        third = await asyncio.to_thread(spawn, late, rounds=rounds, pace_s=0.2, fast=fast, seed=13)
+        third = await asyncio.to_thread(spawn, late, rounds=rounds, pace_s=1.0, fast=fast, seed=13)
         await asyncio.to_thread(wait_for, lambda: told(late.folder), "the third trains")
         Path(fast).touch()
         await ended(process)
