@@ -154,5 +154,5 @@ def test_layers_are_told_before_anything_of_the_step_is_applied(sync: Any) -> No
         before = [p.detach().clone() for p in layers.parameters()]
         with pytest.raises(ScheduleOver, match=r"'scheduler' \(OneCycleLR\) has an end, after 4 steps"):
             model.step(next(batches))
-        assert model.round == 4
+        assert model.steps == 4
         assert all(torch.equal(now, then) for now, then in zip(layers.parameters(), before, strict=True))
