@@ -318,4 +318,45 @@ DECIDED = (
         ),
         test="test_drifted_files:test_a_file_of_a_state_that_was_found_to_differ_is_offered_no_more",
     ),
+    Undone(
+        row=203,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reduce.machine:ReduceMachine._parent_has_dropped",
+                "if current.member:",
+                "if False:",
+            ),
+        ),
+        test="test_machine:test_a_member_gives_nothing_up_because_its_parent_says_that_the_result_is_gone",
+    ),
+    Undone(
+        row=204,
+        patches=(
+            Patch("chaos_protocols.rounds.machine:RoundMachine._discard_after", "self.check.said(done, None)", "pass"),
+        ),
+        test="test_drift_of_a_site:test_who_stands_by_says_nothing_of_a_history_that_was_given_up",
+    ),
+    Undone(
+        row=205,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.state_check:StateCheck._news",
+                "for site in outvoted:",
+                "self._quiet = {one: quiet for one, quiet in self._quiet.items() if one in found.outvoted}\n"
+                "    for site in outvoted:",
+            ),
+        ),
+        test="test_state_check:test_a_site_that_differs_all_the_time_is_quiet_whoever_else_does_now_and_then",
+    ),
+    Undone(
+        row=206,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reduce.tree:TreeFlow._checks_of",
+                " and len(self.place.members) <= CHECKED_SITES_MAX",
+                "",
+            ),
+        ),
+        test="test_machine:test_in_a_run_of_too_many_sites_nobody_hands_on_what_a_member_says_of_its_state",
+    ),
 )

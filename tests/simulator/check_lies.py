@@ -140,8 +140,9 @@ def judge(world: World, node: Node, effect: effects.Record) -> None:
     if world.drifted or effect.kind != "drift" or node.machine.roster.rules < CHECKS_SINCE:
         return
     liar = world.site(world.liar) if world.liar else ""
-    outvoted, quiet, until = node.machine.rounds.check._found
-    alone = len(outvoted) == 1 and _alone_beside(world, liar, until - quiet + 1)
+    found = {site: until - quiet for site, (quiet, until) in node.machine.rounds.check._quiet.items()}
+    outvoted = [site for site, found_in in found.items() if found_in == max(found.values())]
+    alone = len(outvoted) == 1 and _alone_beside(world, liar, max(found.values()) + 1)
     if any(site != liar for site in outvoted) and not alone:
         world.oracles.fail(
             11 if liar else 4, f"{node.name} takes {effect.subject} for a site whose state differs, and none does"

@@ -127,6 +127,7 @@ class RoundMachine:
         """The run goes on after `done`, whatever this site counted, `done` itself maybe under a tag that is void: later
         results are of a history that was given up, and none before `done + 1` is kept for a checkpoint."""
         self.delivery.forget_history()
+        self.check.said(done, None)
         self.fetching = None
         return [VoidResults(after_round=done)]
 
@@ -243,7 +244,7 @@ class RoundMachine:
         self._judge(tag, dict(weights), dict(checks))
         self.running = None
         self.own.round_ended()
-        return self._complete(tag.round, tag.epoch, digest, weights)
+        return self._complete(tag, digest, weights)
 
     def _judge(self, tag: Tag, weights: dict[SiteId, float], checks: dict[SiteId, bytes]) -> None:
         """Are the states still the same? If this site's is not that of most, it is not trained on (spec 11.17)."""
@@ -263,7 +264,7 @@ class RoundMachine:
         if agreed != (round_number, digest) or not self.fetching == round_number == self.completed_round + 1:
             return []
         self.fetching = None
-        return self._complete(round_number, self.roster.epoch, digest, ())
+        return self._complete(Tag(epoch=self.roster.epoch, round=round_number), digest, ())
 
     def result_missed(self, tag: Tag) -> list[Effect]:
         """The neighbour that was to send the result of the running round has dropped it: this site is too far
@@ -280,14 +281,12 @@ class RoundMachine:
         self.completed_round, self.digest, self.fetching = self.fetching, "", None  # on in standby: nobody waits for it
         return self.advance()
 
-    def _complete(
-        self, round_number: int, epoch: int, digest: str, weights: tuple[tuple[SiteId, float], ...]
-    ) -> list[Effect]:
-        self.completed_round, self.digest = round_number, digest
-        self.known_round = max(self.known_round, round_number)
+    def _complete(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> list[Effect]:
+        self.completed_round, self.digest = tag.round, digest
+        self.known_round = max(self.known_round, tag.round)
         self.own.withdraw()
-        self.notices.append(RoundCompleted(round=round_number, epoch=epoch, digest=digest, weights=weights))
-        lost = self.delivery.add((round_number, len(weights), sum(weight for _, weight in weights)))
+        self.notices.append(RoundCompleted(round=tag.round, epoch=tag.epoch, digest=digest, weights=weights))
+        lost = self.delivery.add((tag.round, len(weights), sum(weight for _, weight in weights)))
         if lost:
             self.fall_behind(lost, outrun=True)
         effects = self._deliver_next()
@@ -352,8 +351,8 @@ class RoundMachine:
             part = NOTHING
         if part.given_up:
             self.notices.append(PartGivenUp(round=tag.round))
-        idle = not self.active and self._to_digest() is not None
-        return [part.given(tag, bounds, self.check.part(self.roster, tag, idle=idle))]
+        check = self.check.part(self.roster, tag, idle=not self.active and self._to_digest() is not None)
+        return [part.given(tag, bounds, check)]
 
     def _catch_up(self, roster: Roster) -> list[Effect]:
         resolved, digest = roster.resolved_round, roster.resolved_digest

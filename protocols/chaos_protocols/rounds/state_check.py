@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 
 from blake3 import blake3
@@ -24,7 +24,7 @@ from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.check_words import CheckWords, are_signed, unsigned
 from chaos_protocols.rounds.notices import StatesDiffer
-from chaos_protocols.wire.bulk import CHECK_BYTES
+from chaos_protocols.wire.bulk import CHECK_BYTES, CHECKED_SITES_MAX
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.state_spec import ITEM_ALIGNMENT_BYTES
 from chaos_protocols.wire.worker import StateDigests, StateSpec
@@ -38,12 +38,9 @@ CHECK_PIECES = 128
 CHECK_PIECE_BYTES_MIN = 256 << 10
 """A smaller piece costs no less: 65 us."""
 
-CHECKED_SITES_MAX = 512
-"""With more sites the digests of all, signed, do not fit into the header of a chunk beside the weights."""
-
 QUIET_ROUNDS_MIN = 256
 QUIET_ROUNDS_MAX = 1 << 16
-"""The same sites that differ again are not found to for so many rounds, twice as many each time: where arithmetic
+"""A site that differs again is not found to for so many rounds, twice as many each time: where arithmetic
 itself differs (another kind of device), or a script does the same thing again, the state would be fetched for ever."""
 
 OFFSET_BYTES = 6
@@ -121,8 +118,8 @@ class StateCheck:
         """The round at whose end the worker digested its state last, and what it found."""
         self._next: tuple[int, Piece] | None = None
         """A difference was seen in the digests of the round before this one: where to look at the end of it."""
-        self._found: tuple[tuple[SiteId, ...], int, int] = ((), 0, 0)
-        """Who was outvoted last, for how many rounds nothing is said of them, and until which one."""
+        self._quiet: dict[SiteId, tuple[int, int]] = {}
+        """Who was outvoted: for how many rounds nothing is said of it, and until which one."""
 
     def due(self, round_number: int, *, state_bytes: int, sites: int) -> Piece | None:
         """What the worker is to digest when its state is that of the end of the round, in which so many sites take
@@ -166,16 +163,16 @@ class StateCheck:
             self._next = (tag.round, (piece[0], cut) if first_differs else (cut, piece[1]))
             return None
         found = _vote(tag.round - 1, array, weights, halves, missing)
-        return found if found is not None and self._is_new(found) else None
+        self._quiet = {site: quiet for site, quiet in self._quiet.items() if site in weights}
+        return self._news(found) if found is not None else None
 
-    def _is_new(self, found: StatesDiffer) -> bool:
-        outvoted, quiet, until = self._found
-        again = outvoted == found.outvoted
-        if again and found.round < until:
-            return False
-        quiet = min(2 * quiet, QUIET_ROUNDS_MAX) if again else QUIET_ROUNDS_MIN
-        self._found = (found.outvoted, quiet, found.round + quiet)
-        return True
+    def _news(self, found: StatesDiffer) -> StatesDiffer | None:
+        """Of those sites only that are not quiet; None: all are."""
+        outvoted = tuple(site for site in found.outvoted if found.round >= self._quiet.get(site, (0, 0))[1])
+        for site in outvoted:
+            quiet = min(2 * self._quiet[site][0], QUIET_ROUNDS_MAX) if site in self._quiet else QUIET_ROUNDS_MIN
+            self._quiet[site] = (quiet, found.round + quiet)
+        return replace(found, outvoted=outvoted) if outvoted else None
 
     def _array(self, round_number: int, piece: Piece) -> str:
         """The one array that the piece lies in, as this site's worker has told; empty: several, or it has not."""

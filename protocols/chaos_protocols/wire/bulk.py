@@ -60,9 +60,10 @@ CHECK_SIZES = (0, CHECK_BYTES, CHECK_SIGNATURE_BYTES, CHECK_BYTES + CHECK_SIGNAT
 """Of a word: nothing is said; not signed; signed, that there is no state to speak of; signed."""
 Check = Annotated[bytes, msgspec.Meta(max_length=CHECK_BYTES + CHECK_SIGNATURE_BYTES)]
 Checks = Annotated[tuple[Check, ...], msgspec.Meta(max_length=1024)]
-"""Of the state of the end of the round before; empty for a site that says nothing. With signatures those of 512 sites
-fit beside their weights, 53 kB, so there are none with more (`state_check.CHECKED_SITES_MAX`); former releases had them
-without, of twice as many."""
+"""Of the state of the end of the round before; empty for a site that says nothing. Former releases had them without
+signatures, of twice as many sites as CHECKED_SITES_MAX."""
+CHECKED_SITES_MAX = 512
+"""With more sites the digests of all, signed, do not fit into the header of a chunk beside the weights (53 kB)."""
 Round = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Digest = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-f]*\Z")]
 Transfer = Annotated[str, msgspec.Meta(max_length=64)]

@@ -263,6 +263,8 @@ class ReduceMachine:
             raise RemoteProtocolError(
                 f"site {short(site)} broke a rule of round {tag.round}: results come from the parent"
             )
+        if current.member:
+            return []  # no round after this one is done without its part: its parent holds the result, or has gone on
         self._current = None
         return [ResultLost(tag=tag)]
 

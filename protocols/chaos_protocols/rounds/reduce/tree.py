@@ -29,7 +29,7 @@ from chaos_protocols.rounds.reduce.effects import (
     SendBulk,
 )
 from chaos_protocols.rounds.reduce.topology import TreePlace
-from chaos_protocols.wire.bulk import CHECK_SIZES, ChunkDown, ChunkGrant, ChunkUp, ChunkWant
+from chaos_protocols.wire.bulk import CHECK_SIZES, CHECKED_SITES_MAX, ChunkDown, ChunkGrant, ChunkUp, ChunkWant
 from chaos_protocols.wire.plans import Tag
 
 Note = Callable[[tuple[SiteId, ...], tuple[float, ...]], None]
@@ -341,8 +341,10 @@ class TreeFlow:
         self._require(sensible, site, f"a weight is 0 or at least {WEIGHT_MIN:g}")
 
     def _checks_of(self, sites: tuple[SiteId, ...]) -> tuple[bytes, ...]:
+        """Empty for a site that says nothing. None where no site does; nor where those of all members do not fit into a
+        header: nobody is asked then, but one may say something all the same."""
         checks = tuple(self._checks.get(site, b"") for site in sites)
-        return checks if any(checks) else ()
+        return checks if any(checks) and len(self.place.members) <= CHECKED_SITES_MAX else ()
 
     def _require_checks(self, site: SiteId, chunk: int, checks: tuple[bytes, ...], of: tuple[SiteId, ...]) -> None:
         if checks:

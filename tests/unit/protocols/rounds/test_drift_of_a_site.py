@@ -9,6 +9,7 @@ from tests.unit.protocols.one_site import A, B, D, records, roster_of, round_mac
 from chaos_protocols import events
 from chaos_protocols.effects import Contribute, DeliverResult
 from chaos_protocols.rounds.state_check import CHECK_EVERY_ROUNDS, encode_check
+from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.user_words import StateDiffered
 from chaos_protocols.wire.worker import StateDigests
 
@@ -108,3 +109,22 @@ def test_what_was_found_of_a_state_is_not_said_of_another_of_the_same_round() ->
     rounds.activate()
     (part,) = of(rounds.worker_contributed(5, 1.0), Contribute)
     assert part.has_bytes and not part.check
+
+
+def test_who_stands_by_says_nothing_of_a_history_that_was_given_up() -> None:
+    """Its worker had digested the state of round 4, and died; an operator had the run go on from round 1, and the
+    others came to another round 4."""
+    rounds = round_machine(B, roster_of(A, B))
+    rounds.begin_from_worker(3)
+    rounds.worker_contributed(4, 1.0)
+    assert rounds.running is not None
+    rounds.reduce_finished(rounds.running, "x", ((A, 1.0), (B, 1.0)))
+    rounds.worker_applied(4, digests((0, 8), OTHER))
+    rounds.worker_lost()
+    rounds.begin_at(1)
+    rounds.advance()
+    for number in (2, 3, 4):
+        assert rounds.running is not None and rounds.running.round == number
+        rounds.reduce_finished(rounds.running, f"y{number}", ((A, 1.0), (B, 0.0)))
+    parts = of(rounds.advance(), Contribute)
+    assert rounds.check.part(rounds.roster, Tag(epoch=1, round=5)) == b"" and not any(part.check for part in parts)

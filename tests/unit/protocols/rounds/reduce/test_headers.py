@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, SITES_MAX
-from chaos_protocols.rounds.state_check import CHECKED_SITES_MAX
 from chaos_protocols.wire.bulk import (
     BLOCK_BYTES_MAX,
     BLOCK_BYTES_MIN,
     CHECK_SIZES,
+    CHECKED_SITES_MAX,
     BulkHeader,
     ChunkDown,
     ChunkUp,
