@@ -74,6 +74,7 @@ class Keeper:
 
     def started(self) -> None:
         self.memory = self.writing = None
+        self.asides = []  # what it renamed is gone; what the next one writes it does not know to be doubtful
         if self.files:
             self._node.handle(events.CheckpointsFound(checkpoints=tuple(self.files)))
 
