@@ -47,8 +47,9 @@ def alone(folder: Path) -> tuple[Told, dict[int, str]]:
     return told(folder), whole
 
 
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Told, dict[int, str]]:
+@pytest.fixture
+def reference(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Told, dict[int, str]]:
+    """Made once: with one thread, as workers have it."""
     return alone(tmp_path_factory.getbasetemp() / "replica-alone")
 
 
@@ -172,6 +173,7 @@ async def test_a_replica_that_comes_back_gets_the_phase_from_its_peer(
     assert len(ran.of("plan")) == 3 and int(str(ran.of("plan")[2].fields["moved_bytes"])) > 0
 
 
+@pytest.mark.long
 async def test_a_replica_comes_back_in_a_run_of_institutions(tmp_path: Path) -> None:
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
         one, many = cluster.sites

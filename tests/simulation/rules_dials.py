@@ -58,7 +58,8 @@ DIALS = (
         "chaos_protocols.membership.joining:Joining.unproven",
         "min(2 * wait_s, UNPROVEN_MAX_S)",
         "wait_s",
-        f"{RULES}/membership/test_unproven.py::test_who_cannot_show_it_is_asked_ever_more_seldom_to_let_this_site_in_which_says_why",
+        f"{RULES}/membership/test_unproven.py::"
+        "test_who_cannot_show_it_is_asked_ever_more_seldom_to_let_this_site_in_which_says_why",
     ),
     Rule(
         "8.12",

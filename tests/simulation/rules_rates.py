@@ -350,6 +350,7 @@ RATES = (
         "chaos_protocols.membership.scheduler_client:SchedulerClient.is_made_up",
         "beat.epoch > self._replica.roster.epoch + EPOCHS_AHEAD_MAX",
         "False",
-        f"{RULES}/membership/test_belief.py::test_an_epoch_that_nobody_can_have_reached_names_no_scheduler_and_puts_nobody_out",
+        f"{RULES}/membership/test_belief.py::"
+        "test_an_epoch_that_nobody_can_have_reached_names_no_scheduler_and_puts_nobody_out",
     ),
 )

@@ -327,7 +327,7 @@ DECIDED = (
                 "if False:",
             ),
         ),
-        test="test_machine:test_a_member_gives_nothing_up_because_its_parent_says_that_the_result_is_gone",
+        test="test_untrue_neighbours:test_a_member_gives_nothing_up_because_its_parent_says_that_the_result_is_gone",
     ),
     Undone(
         row=204,
@@ -357,6 +357,6 @@ DECIDED = (
                 "",
             ),
         ),
-        test="test_machine:test_in_a_run_of_too_many_sites_nobody_hands_on_what_a_member_says_of_its_state",
+        test="test_untrue_neighbours:test_in_a_run_of_too_many_sites_nobody_hands_on_what_a_member_says_of_its_state",
     ),
 )
