@@ -47,7 +47,7 @@ class Era:
     states: dict[int, str] = field(default_factory=dict)
     newest: int = 0
     chosen: str = ""
-    """Whose state it begins with, if it is an adopted one."""
+    """Whose state it begins with, if it is an adopted one, or follows one in which no round was done."""
     begun_s: float = 0.0
 
     def owner(self, number: int, *, state: bool = False) -> Era | None:
@@ -91,7 +91,8 @@ class RoundsOracle:
         if isinstance(command, RoundResolved | SetRestorePoint) or not self.eras:
             previous = self.eras[-1] if self.eras else None
             adopted = not isinstance(command, RoundResolved)
-            chosen = command.record.site if isinstance(command, SetRestorePoint) else ""
+            untouched = previous.chosen if previous is not None and not previous.newest else ""  # no round done since
+            chosen = command.record.site if isinstance(command, SetRestorePoint) else untouched
             begun_s = max((node.world.now_s for node in self._nodes.values()), default=0.0)
             self.eras.append(Era(index, roster.resolved_round, adopted, previous, chosen=chosen, begun_s=begun_s))
             self._indices.append(index)
