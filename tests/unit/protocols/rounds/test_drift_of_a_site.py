@@ -8,6 +8,7 @@ from tests.unit.protocols.one_site import A, B, D, records, roster_of, round_mac
 
 from chaos_protocols import events
 from chaos_protocols.effects import Contribute, DeliverResult
+from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.state_check import CHECK_EVERY_ROUNDS, encode_check
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.user_words import StateDiffered
@@ -96,14 +97,20 @@ def test_a_difference_is_narrowed_down_before_anybody_is_judged() -> None:
     assert not records(out, "drift")
 
 
-def test_what_was_found_of_a_state_is_not_said_of_another_of_the_same_round() -> None:
-    """The run went on from the state of round 2, and its new round 4 came here by a transfer."""
+def digested_after_round_4() -> RoundMachine:
+    """Its worker has just said what it found of its state."""
     rounds = round_machine(B, roster_of(A, B))
     rounds.begin_from_worker(3)
     rounds.worker_contributed(4, 1.0)
     assert rounds.running is not None
     rounds.reduce_finished(rounds.running, "x", ((A, 1.0), (B, 1.0)))
     rounds.worker_applied(4, digests((0, 8), OTHER))
+    return rounds
+
+
+def test_what_was_found_of_a_state_is_not_said_of_another_of_the_same_round() -> None:
+    """The run went on from the state of round 2, and its new round 4 came here by a transfer."""
+    rounds = digested_after_round_4()
     rounds.begin_at(4)
     rounds.worker_loaded(4)
     rounds.activate()
@@ -114,12 +121,7 @@ def test_what_was_found_of_a_state_is_not_said_of_another_of_the_same_round() ->
 def test_who_stands_by_says_nothing_of_a_history_that_was_given_up() -> None:
     """Its worker had digested the state of round 4, and died; an operator had the run go on from round 1, and the
     others came to another round 4."""
-    rounds = round_machine(B, roster_of(A, B))
-    rounds.begin_from_worker(3)
-    rounds.worker_contributed(4, 1.0)
-    assert rounds.running is not None
-    rounds.reduce_finished(rounds.running, "x", ((A, 1.0), (B, 1.0)))
-    rounds.worker_applied(4, digests((0, 8), OTHER))
+    rounds = digested_after_round_4()
     rounds.worker_lost()
     rounds.begin_at(1)
     rounds.advance()
