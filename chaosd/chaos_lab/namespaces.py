@@ -38,12 +38,14 @@ PORT = 7400
 @dataclass(slots=True)
 class WayState:
     """One direction of a link. `rate_mbit`: inf for no limit, before scaling; `queued`: the delay line has a queue
-    for it; `single`: packets go out one by one, without segmentation offload."""
+    for it; `single`: packets go out one by one, without segmentation offload; `limited_mbit`: the scaled rate
+    under which what waits now was let in."""
 
     rate_mbit: float
     latency_ms: float
     loss: float
     cut: bool = False
+    limited_mbit: float = 0.0
     queued: bool = False
     single: bool = False
 
@@ -288,15 +290,17 @@ class NamespaceNetwork(LabNetwork):
             state.single = bool(state.loss)
             segments = "1" if state.single else str(SEGMENTS_MAX)
             tool("ip", "-n", self._namespace[source], "link", "set", device, "gso_max_segs", segments)
+        emptied = rules.blocks(state.limited_mbit, rate_mbit)
         if self._facilities.netem:
-            text = rules.netem(device, rate_mbit, state.latency_ms, state.loss)
+            text = rules.netem(device, rate_mbit, state.latency_ms, state.loss, emptied=emptied)
         else:
-            text = rules.limit(device, rate_mbit)
+            text = rules.limit(device, rate_mbit, emptied=emptied)
             if state.latency_ms or state.queued:
                 assert self._delay is not None
                 self._delay.hold(self._path(target), self._number[source], state.latency_ms / 1000)
                 state.queued = True
         tool("tc", "-n", self._namespace[source], "-batch", "-", text=text)
+        state.limited_mbit = rate_mbit
 
     def _set_rules(self, site: str) -> None:
         """What happens to packets that arrive at a site, by link."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 BUCKET_S = 0.0025
 BUCKET_BYTES_MIN = 32 << 10
+SEGMENT_BYTES_MAX = (64 << 10) + 14
+"""What one packet may have before it is cut into those of the wire, with its Ethernet header."""
 BACKLOG_S = 0.05
 """Bytes that wait for their turn, in seconds of the rate; what does not fit is dropped, as in a router."""
 PACKET_BYTES = 1500
@@ -31,28 +33,45 @@ class Arriving:
     queue: int | None
 
 
-def limit(device: str, rate_mbit: float) -> str:
-    """For `tc -batch`: at most this rate out of the device (inf: no limit)."""
+def bucket_bytes(rate_mbit: float) -> float:
+    """The bucket of a rate (inf: there is none). A packet larger than it never gets out."""
+    return math.inf if math.isinf(rate_mbit) else max(BUCKET_BYTES_MIN, round(_bits(rate_mbit) / 8 * BUCKET_S))
+
+
+def blocks(before_mbit: float, rate_mbit: float) -> bool:
+    """Whether a packet that waits under the rate before may be too large for the new one's bucket. It would wait for
+    ever, and all others behind it: what waits has to be dropped with the change."""
+    return bucket_bytes(rate_mbit) < min(bucket_bytes(before_mbit), SEGMENT_BYTES_MAX)
+
+
+def limit(device: str, rate_mbit: float, *, emptied: bool = False) -> str:
+    """For `tc -batch`: at most this rate out of the device (inf: no limit); `emptied`: what waits is dropped."""
+    free = f"qdisc replace dev {device} root handle 1: pfifo limit 1000\n"
     if math.isinf(rate_mbit):
-        return f"qdisc replace dev {device} root handle 1: pfifo limit 1000\n"
-    return f"qdisc replace dev {device} root handle 2: {_bucket(rate_mbit)}\n"
+        return free
+    return (free if emptied else "") + f"qdisc replace dev {device} root handle 2: {_bucket(rate_mbit)}\n"
 
 
-def netem(device: str, rate_mbit: float, latency_ms: float, loss: float) -> str:
-    """For `tc -batch`: latency and loss by netem, and behind it the rate."""
+def netem(device: str, rate_mbit: float, latency_ms: float, loss: float, *, emptied: bool = False) -> str:
+    """For `tc -batch`: latency and loss by netem, and behind it the rate; `emptied`: what waits for the rate is
+    dropped, what is on its way is not."""
     carried_mbit = UNLIMITED_MBIT if math.isinf(rate_mbit) else rate_mbit
     packets = NETEM_PACKETS_MIN + int(carried_mbit * 125 * latency_ms / PACKET_BYTES)
     lost = f" loss {100 * loss:.6g}%" if loss else ""
     text = f"qdisc replace dev {device} root handle 1: netem limit {packets} delay {latency_ms:g}ms{lost}\n"
+    free = f"qdisc replace dev {device} parent 1:1 handle 3: pfifo limit 1000\n"
     if math.isinf(rate_mbit):
-        return text + f"qdisc replace dev {device} parent 1:1 handle 3: pfifo limit 1000\n"
-    return text + f"qdisc replace dev {device} parent 1:1 handle 2: {_bucket(rate_mbit)}\n"
+        return text + free
+    return text + (free if emptied else "") + f"qdisc replace dev {device} parent 1:1 handle 2: {_bucket(rate_mbit)}\n"
 
 
 def _bucket(rate_mbit: float) -> str:
-    bits = max(8_000, round(rate_mbit * 1e6))
-    burst_bytes = max(BUCKET_BYTES_MIN, round(bits / 8 * BUCKET_S))
+    bits, burst_bytes = _bits(rate_mbit), bucket_bytes(rate_mbit)
     return f"tbf rate {bits}bit burst {burst_bytes} latency {round(BACKLOG_S * 1000)}ms"
+
+
+def _bits(rate_mbit: float) -> int:
+    return max(8_000, round(rate_mbit * 1e6))
 
 
 def redirect(device: str, shared: str) -> str:

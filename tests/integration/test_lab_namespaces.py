@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,20 @@ def test_each_way_of_a_link_can_be_changed_while_it_is_used() -> None:
         network.set_link("a", "b", rate_mbit=math.inf, latency_ms=0)
         assert rtt_ms(network, "a", "b") < 10
         assert goodput_mbit(network, "a", "b") > 150
+
+
+def test_a_link_that_becomes_slow_in_the_middle_of_large_packets_goes_on_carrying_them() -> None:
+    """A packet that was let in under the faster rate and is larger than the new bucket would block it for ever."""
+    with NamespaceNetwork(["a", "b"], [link("a", "b", 1000, 1)]) as network, serving(network, "b"):
+        for _ in range(3):
+            network.set_link("a", "b", rate_mbit=1000)
+            command = network.command("a", [sys.executable, TRAFFIC, "copy", network.address("b"), "4"])
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL) as copying:
+                time.sleep(1)
+                network.set_link("a", "b", rate_mbit=10)
+                time.sleep(0.2)
+                copying.kill()
+            assert rtt_ms(network, "a", "b") < 500
 
 
 def test_a_cut_is_silent_also_in_one_direction_and_a_heal_ends_it() -> None:

@@ -42,6 +42,24 @@ def test_the_bucket_holds_the_lateness_of_a_timer(rate_mbit: float, burst_bytes:
     assert f"tbf rate {rate_mbit * 1_000_000}bit burst {burst_bytes} " in text
 
 
+@pytest.mark.parametrize(
+    ("before_mbit", "rate_mbit", "blocks"),
+    [(100, 25, False), (200, 25, True), (math.inf, 10, True), (1000, 300, False), (25, 200, False), (0, 1, False)],
+)
+def test_what_waits_is_dropped_where_a_packet_may_be_too_large_for_the_new_bucket(
+    before_mbit: float, rate_mbit: float, blocks: bool
+) -> None:
+    assert rules.blocks(before_mbit, rate_mbit) is blocks
+
+
+def test_what_waits_is_dropped_and_not_what_is_on_its_way() -> None:
+    assert [line.split()[:6] for line in rules.limit("to1", 10, emptied=True).splitlines()] == [
+        ["qdisc", "replace", "dev", "to1", "root", "handle"]
+    ] * 2
+    _, free, bucket = rules.netem("to1", 10, 50, 0, emptied=True).splitlines()
+    assert "parent 1:1" in free and "pfifo" in free and "tbf" in bucket
+
+
 def test_netem_holds_what_is_on_its_way_and_comes_before_the_rate() -> None:
     first, second = rules.netem("to1", 1000, 50, 0.01).splitlines()
     assert "netem limit 5166 delay 50ms loss 1%" in first and "root" in first
