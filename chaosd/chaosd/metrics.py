@@ -120,6 +120,21 @@ class Metrics:
         self.probe_seconds = counter("probe_seconds", "How long they took")
         self.probes_saved = counter("probes_saved", "Links whose rate was known from what they carried anyway")
 
+        self._besides: dict[type[events.Event], tuple[Counter, ...]] = {
+            events.ReduceFinished: (self.rounds.labels("reduced"),),
+            events.ResultFetched: (self.rounds.labels("fetched"),),
+            events.RoundCameUpEmpty: (self.rounds.labels("empty"),),
+            events.ResultMissed: (self.rounds.labels("missed"),),
+            events.LinkUp: (self.links.labels("up"),),
+            events.LinkLost: (self.links.labels("down"), self.failures.labels("link")),
+            events.DialFailed: (self.failures.labels("dial"),),
+            events.WorkerLost: (self.failures.labels("worker"),),
+            events.TransferFinished: (self.transfers.labels("finished"),),
+            events.TransferFailed: (self.transfers.labels("failed"), self.failures.labels("transfer")),
+        }
+        """What an event counts for, besides its kind."""
+        self._of_event: dict[type[events.Event], tuple[Counter, ...]] = {}
+        """Of each kind that has come: a counter is looked up by its labels once, not in every round."""
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
@@ -152,33 +167,13 @@ class Metrics:
 
     def handled(self, event: events.Event, seconds: float) -> None:
         """The machine was told, and what it wanted was done."""
-        self.events.labels(type(event).__name__).inc()
+        kind = type(event)
+        counters = self._of_event.get(kind)
+        if counters is None:
+            counters = self._of_event[kind] = (self.events.labels(kind.__name__), *self._besides.get(kind, ()))
+        for counter in counters:
+            counter.inc()
         self.event_seconds.observe(seconds)
-        match event:
-            case events.ReduceFinished():
-                self.rounds.labels("reduced").inc()
-            case events.ResultFetched():
-                self.rounds.labels("fetched").inc()
-            case events.RoundCameUpEmpty():
-                self.rounds.labels("empty").inc()
-            case events.ResultMissed():
-                self.rounds.labels("missed").inc()
-            case events.LinkUp():
-                self.links.labels("up").inc()
-            case events.LinkLost():
-                self.links.labels("down").inc()
-                self.failures.labels("link").inc()
-            case events.DialFailed():
-                self.failures.labels("dial").inc()
-            case events.WorkerLost():
-                self.failures.labels("worker").inc()
-            case events.TransferFinished():
-                self.transfers.labels("finished").inc()
-            case events.TransferFailed():
-                self.transfers.labels("failed").inc()
-                self.failures.labels("transfer").inc()
-            case _:
-                pass
 
     def recorded(self, record: effects.Record) -> None:
         """An entry of the history. Kinds and outcomes that are not known count as `other`."""
@@ -198,16 +193,22 @@ class Metrics:
 
 
 class PhaseClock:
-    """How long this site has been in which phase of a round; looked at after every event, and when somebody asks."""
+    """How long this site has been in which phase of a round."""
 
     def __init__(self, seconds: Counter, now_s: float) -> None:
         self._seconds = seconds
         self._phase, self._since_s = "standby", now_s
 
     def look(self, phase: str, now_s: float) -> None:
-        """The phase now; the time since the last look belongs to the one that was seen then."""
+        """After every event."""
+        if phase != self._phase:
+            self.count(now_s)
+            self._phase = phase
+
+    def count(self, now_s: float) -> None:
+        """The phase goes on, and what it has taken so far is counted: when somebody asks."""
         self._seconds.labels(self._phase).inc(max(0.0, now_s - self._since_s))
-        self._phase, self._since_s = phase, now_s
+        self._since_s = now_s
 
 
 class StatePhases:

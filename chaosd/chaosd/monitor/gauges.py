@@ -100,7 +100,7 @@ class Gauges(Collector):
 
     def _run(self) -> Iterator[Sample]:
         driver, machine = self._driver, self._driver.machine
-        driver.phase_clock.look(machine.rounds.phase.value, driver.now_s())
+        driver.phase_clock.count(driver.now_s())
         yield "build", [self._release], 1
         yield "uptime_seconds", [], driver.now_s() - driver.started_s
         yield "round", [], machine.rounds.completed_round
