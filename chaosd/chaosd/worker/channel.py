@@ -31,6 +31,12 @@ FINISH_TIMEOUT_S = 1.0
 """How long a refused worker has to read why."""
 
 FDS_MAX = 4
+FD_BYTES = array.array("i").itemsize
+ANCILLARY_BYTES = socket.CMSG_SPACE(FDS_MAX * FD_BYTES)
+RECEIVE_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+CUT_OFF = int(socket.MSG_CTRUNC)
+"""Descriptors came that had no room. A plain number: `&` with the enumeration's makes a flag of it each time."""
+
 HEADER_BYTES = 4
 
 SOL_LOCAL, LOCAL_PEERCRED, LOCAL_PEERPID = 0, 1, 2  # macOS, <sys/un.h>
@@ -175,20 +181,17 @@ class Channel:
                 self._frames()
 
     def _receive(self) -> bytes:
-        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        fd_bytes = array.array("i").itemsize
-        data, ancillary, message_flags, _ = self._socket.recvmsg(
-            READ_BYTES, socket.CMSG_SPACE(FDS_MAX * fd_bytes), flags
-        )
+        data, ancillary, message_flags, _ = self._socket.recvmsg(READ_BYTES, ANCILLARY_BYTES, RECEIVE_FLAGS)
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds = array.array("i")
-                fds.frombytes(content[: len(content) - len(content) % fd_bytes])
+                fds.frombytes(content[: len(content) - len(content) % FD_BYTES])
                 for fd in fds:
                     os.set_inheritable(fd, False)
                 self._fds.extend(fds)
-        self.fd_was_cut_off |= bool(message_flags & socket.MSG_CTRUNC)
-        if len(self._fds) > FDS_MAX or message_flags & socket.MSG_CTRUNC or self._discarding:
+        cut_off = message_flags & CUT_OFF != 0
+        self.fd_was_cut_off |= cut_off
+        if len(self._fds) > FDS_MAX or cut_off or self._discarding:
             self._drop_fds()
         return data
 
