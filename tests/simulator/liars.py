@@ -1,7 +1,8 @@
 """A member that lies about the starts of others: it advertises its own links as they are, but with numbers of its
 neighbours' daemons that there never were. And it says what only a scheduler may say, and that it is one, to those who
 know that a scheduler shows its votes. And it lies about keys (`key_lies`): to neighbours, in its reports, and, while it
-schedules, in the log; and about what others say of their states (`check_lies`). One of eight runs has one.
+schedules, in the log; about what others say of their states (`check_lies`); and that it keeps the result of the running
+round no more (`gone_lies`). One of eight runs has one.
 
 Judged here (invariant 11, for what is promised of a member): nobody ever believes in a start that a site has not made.
 In `guests`: after each of its claims a site is as it was before.
@@ -23,6 +24,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement, Message
 from chaos_protocols.wire.versions import KEYS_SINCE, SPOKEN
 from tests.simulator.check_lies import CheckLies
+from tests.simulator.gone_lies import GoneLies
 from tests.simulator.guests import SEEDS_APART, hear
 from tests.simulator.key_lies import KeyLies
 from tests.simulator.key_lies import judge as judge_keys
@@ -47,7 +49,7 @@ def turn(world: World, *, always: bool = False) -> None:
     liar = rng.choice(list(world.nodes.values()))
     world.liar = liar.name
     world.hear_guest = hear
-    world.check_lies = CheckLies(world, liar)
+    world.check_lies, world.gone_lies = CheckLies(world, liar), GoneLies(world, liar)
     world.schedule(rng.uniform(*BEGINS_S), lambda: _speak(world, liar, rng, rng.choice(MEANS_S)))
 
 

@@ -16,6 +16,7 @@ from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.wire.control import LeaveAnswer, LeaveRequest, RaftEnvelope
 from tests.simulator.check_lies import judge as judge_drift
+from tests.simulator.gone_lies import judge as judge_missed
 from tests.simulator.oracles_agreement import AgreementOracle
 from tests.simulator.oracles_boundary import (
     AdmissionOracle,
@@ -120,6 +121,8 @@ class Oracles:
             self.operators.has_read(node)
         elif kind is events.EnvelopeReceived:
             self.recovery.delivered(node, event.neighbour)
+        elif kind is events.ResultMissed:
+            judge_missed(self.world, node, event)
         self.agreement.after_step(node)
         self.admission.after_step(node)
         self.rounds.after_step(node)

@@ -35,6 +35,7 @@ from tests.simulator.strays import Doors
 
 if TYPE_CHECKING:
     from tests.simulator.check_lies import CheckLies
+    from tests.simulator.gone_lies import GoneLies
     from tests.simulator.rekeying import Rotation
 
 TRAIL_KEPT = 40
@@ -60,6 +61,7 @@ class World:
         """The member that lies, if one does (`liars`)."""
         self.check_lies: CheckLies | None = None
         """What it makes of what others say of their states."""
+        self.gone_lies: GoneLies | None = None
         self.drifted = False
         """Something has changed a state outside of a round (`drifting`)."""
         self.compute_range_s = (0.02, 0.05)

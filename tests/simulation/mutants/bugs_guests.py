@@ -123,4 +123,16 @@ GUESTS = (
         ),
         breaks=(8, 11),
     ),
+    Bug(
+        name="a member gives its state up because its parent says that the result is gone",
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reduce.machine:ReduceMachine._parent_has_dropped",
+                "if current.member:",
+                "if False:",
+            ),
+        ),
+        breaks=(11,),
+        first=5,
+    ),
 )
