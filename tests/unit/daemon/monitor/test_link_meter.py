@@ -105,6 +105,19 @@ async def test_a_site_of_the_run_starts_a_program_here_once_a_minute(
     assert len(served) == 2
 
 
+async def test_one_neighbour_is_answered_one_thing_at_a_time(clock: list[float]) -> None:
+    """Each answer is a task of its own."""
+    links = Links()
+    one = meter(Probe(), links=links)
+    for _ in range(3):
+        one.bulk_received(A, encode(IperfHeader(kind=IPERF_WANT)))
+    one.bulk_received(B, encode(IperfHeader(kind=IPERF_WANT)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert sorted(site for site, _ in links.sent) == [A, B]
+    await one.close()
+
+
 async def test_a_link_that_carried_nothing_is_probed_and_the_cost_is_counted(clock: list[float]) -> None:
     probe, metrics = Probe(), Metrics()
     one = meter(probe, metrics=metrics)

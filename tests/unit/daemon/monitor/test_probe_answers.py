@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.probe import PROBE_BURST, PROBE_PING, ProbeHeader, encode
 from chaosd.conduct import GUESTS_LINKED_MAX
-from chaosd.monitor.probe import BURSTS_MAX, REPLIES_EACH_MAX, LinkProbe
+from chaosd.monitor.probe import BURSTS_MAX, FRAMES_MAX, REPLIES_EACH_MAX, LinkProbe
+from chaosd.transport.errors import PeerProtocolError
 
 GUEST, MEMBER = SiteId("d" * 32), SiteId("b" * 32)
 GUESTS = [SiteId(f"{number:032x}") for number in range(GUESTS_LINKED_MAX)]
@@ -72,3 +75,13 @@ async def test_of_bursts_that_never_end_a_bounded_number_is_remembered_and_none_
     for number in range(BURSTS_MAX):
         probe.link_lost(SiteId(f"{number:032x}"), "closed")
     assert not probe._bursts
+
+
+async def test_a_burst_that_does_not_end_breaks_a_rule() -> None:
+    """What has arrived of it is remembered until its last frame."""
+    probe = LinkProbe(Stuck())
+    frame = encode(ProbeHeader(kind=PROBE_BURST, id=1))
+    for _ in range(FRAMES_MAX):
+        probe.bulk_received(GUEST, 1, frame)
+    with pytest.raises(PeerProtocolError, match="a probe of more than"):
+        probe.bulk_received(GUEST, 1, frame)

@@ -140,6 +140,13 @@ def test_incarnations_only_rise() -> None:
         assert code(judge(LARGE, hello(LARGE), older)) == verdict
 
 
+def test_an_older_start_than_is_known_is_stale_without_a_link_too() -> None:
+    """It is shown which one is known, so that it can end (spec 2.14)."""
+    verdict, _ = judge(LARGE, hello(LARGE), facts(newest=Start(incarnation=6, signature=b"s")))
+    assert (verdict.code, verdict.newest, verdict.newest_start) == ("stale", 6, b"s")
+    assert code(judge(LARGE, hello(LARGE), facts(newest=Start(incarnation=5)))) == ACCEPTED
+
+
 def test_a_control_connection_belongs_to_the_dialers_own_session() -> None:
     assert judge(LARGE, hello(LARGE, session=Session(dialer=SMALL, attempt=1)), facts())[0] == FIXED_REFUSAL
 
