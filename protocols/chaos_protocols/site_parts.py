@@ -160,6 +160,9 @@ class SiteParts:
     def link_is_up(self, one: SiteId, other: SiteId) -> bool:
         return self.network.link_is_up(one, other)
 
+    def has_said_up(self, site: SiteId, outsider: SiteId) -> bool:
+        return self.network.has_said_up(site, outsider)
+
     def restarted_as(self, site: SiteId) -> int | None:
         return self.network.restarted_as(site)
 

@@ -1,5 +1,5 @@
-"""Rules on what a site gives, says and dials: with each taken away a named test fails. That every patch still applies,
-and that the test is there, is seen by every `make test`, the rest by `make mutants`."""
+"""Rules on what a site gives, says, dials and believes: with each taken away a named test fails. That every patch still
+applies, and that the test is there, is seen by every `make test`, the rest by `make mutants`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 from tests.simulation.mutants.planting import changed, planted
 from tests.simulation.rules_bounds import BOUNDS
 from tests.simulation.rules_dials import DIALS
+from tests.simulation.rules_links import LINKS
+from tests.simulation.rules_offers import OFFERED
 from tests.simulation.rules_rates import RATES
+from tests.simulation.rules_states import STATES
 from tests.simulation.undoing_rules import TESTS, Rule, outcomes
 
-RULES = (*BOUNDS, *RATES, *DIALS)
+RULES = (*BOUNDS, *RATES, *DIALS, *LINKS, *STATES, *OFFERED)
 
 
 def name_of(rule: Rule) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,8 @@ class StateKeeper:
         """Arrays that had infinities when the first checkpoint was to be written: they are meant."""
         self._copies: ThreadPoolExecutor | None = None
         self._disk: ThreadPoolExecutor | None = None
+        self._renames: ThreadPoolExecutor | None = None
+        self._rename_lock = threading.Lock()
         self._ending = Flag()
         self._asides: list[effects.SetCheckpointsAside] = []
         """That were not carried out yet."""
@@ -92,7 +95,7 @@ class StateKeeper:
         """What is under way is given up within a piece; no file and no thread is left. What is to be set aside is: the
         next start would offer it."""
         self._ending.set()
-        pools = [pool for pool in (self._copies, self._disk) if pool is not None]
+        pools = [pool for pool in (self._copies, self._disk, self._renames) if pool is not None]
         for pool in pools:
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
         for aside in self._asides:
@@ -208,7 +211,8 @@ class StateKeeper:
         )
 
     def _set_aside(self, aside: effects.SetCheckpointsAside) -> None:
-        """After what is being written: it may be concerned."""
+        """At once, beside what is being written, which may take long: the start after a kill would offer what lies
+        there still. And after it, since it may be concerned."""
         self._asides.append(aside)
 
         def done(_: None, reason: str) -> None:
@@ -216,11 +220,13 @@ class StateKeeper:
             if reason:
                 log.warning("%s. Move it out of the folder: the next start of this daemon would offer it", reason)
 
+        self._run(self._renaming_thread(), lambda: self._rename(aside), lambda *_: None)  # the next one tells why not
         self._run(self._disk_thread(), lambda: self._rename(aside), done)
 
     def _rename(self, aside: effects.SetCheckpointsAside) -> None:
-        if self.folder is not None:
-            self.folder.set_aside(aside.lineage, aside.after, aside.until)
+        with self._rename_lock:
+            if self.folder is not None:
+                self.folder.set_aside(aside.lineage, aside.after, aside.until)
 
     # -- threads
 
@@ -257,6 +263,11 @@ class StateKeeper:
         if self._disk is None:
             self._disk = ThreadPoolExecutor(1, thread_name_prefix="chaosd disk")
         return self._disk
+
+    def _renaming_thread(self) -> ThreadPoolExecutor:
+        if self._renames is None:
+            self._renames = ThreadPoolExecutor(1, thread_name_prefix="chaosd renames")
+        return self._renames
 
     def _later(self, event: events.Event) -> None:
         """Not from inside an effect."""

@@ -316,6 +316,13 @@ class Network:
             return self.links.is_up(far) and not denied
         return self.router.overlay.is_up(one, other)
 
+    def has_said_up(self, site: SiteId, outsider: SiteId) -> bool:
+        """A site of the roster says itself that its link with somebody outside is up (spec 4.16)."""
+        if site == self._site:
+            return self.links.is_up(outsider)
+        said = self.router.overlay.report(site, outsider)
+        return said is not None and said.up
+
     def restarted_as(self, site: SiteId) -> int | None:
         """The newest start of its daemon that was seen."""
         return self.incarnations.get(site)

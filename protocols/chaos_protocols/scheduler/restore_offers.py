@@ -209,7 +209,9 @@ class RestoreOffers:
         return (request.lineage or present) if request.worker_round else present
 
     def _links(self, site: SiteId, neighbours: tuple[SiteId, ...]) -> tuple[LinkRecord, ...]:
+        """With members, which say so themselves: the first round would go over a link that is not there."""
         facts, members = self._facts, self._facts.roster.member_ids()
-        near = [one for one in neighbours if one in members and facts.link_is_up(site, one)]
+        near = [one for one in neighbours if one in members and facts.has_said_up(one, site)]
+        near = [one for one in near if facts.link_is_up(site, one)]
         keys = [link_key(site, neighbour) for neighbour in near]
         return tuple(LinkRecord(one=one, other=other, rate_bytes_per_s=0.0, rtt_s=0.0) for one, other in keys)

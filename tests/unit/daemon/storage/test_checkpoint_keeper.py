@@ -286,6 +286,40 @@ async def test_a_file_that_is_being_written_is_set_aside_when_it_is_whole(
     assert [path.name.endswith(".doubtful") for path in tmp_path.iterdir()] == [True]
 
 
+async def test_a_whole_file_is_set_aside_while_another_one_is_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may take long, and the daemon be killed meanwhile: the next one would offer it."""
+    bench, begun, gate = Bench(tmp_path), threading.Event(), threading.Event()
+    bench.fill(1)
+    bench.do(effects.SaveMemoryCheckpoint(round=10))
+    await bench.next()
+    bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(10), epoch=3))
+    await bench.next()
+
+    def stuck(*_: object) -> int:
+        begun.set()
+        gate.wait(120)
+        return 0
+
+    def seen(self: CheckpointFolder, *arguments: int) -> list[str]:
+        moved = set_aside(self, *arguments)
+        looked.set()
+        return moved
+
+    set_aside, looked = CheckpointFolder.set_aside, threading.Event()
+    monkeypatch.setattr(CheckpointFolder, "write", stuck)
+    monkeypatch.setattr(CheckpointFolder, "set_aside", seen)
+    bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(10), epoch=3))
+    assert await asyncio.to_thread(begun.wait, 60)
+    bench.do(effects.SetCheckpointsAside(lineage=1, after=0, until=10))
+    await asyncio.to_thread(looked.wait, 20)
+    there = [path.name.endswith(".doubtful") for path in tmp_path.iterdir()]
+    gate.set()
+    await bench.keeper.close()
+    assert there == [True]
+
+
 async def test_of_files_that_were_set_aside_no_more_stay_than_of_others(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for number in (10, 20, 30):

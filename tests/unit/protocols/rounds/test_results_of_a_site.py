@@ -33,6 +33,7 @@ from chaos_protocols.agreement.commands import (
     RoundResolved,
     SetRestorePoint,
 )
+from chaos_protocols.agreement.raft.messages import Configuration
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import (
@@ -50,7 +51,8 @@ def fetching() -> Follower:
     """D trains; round 2 was resolved, and it fetches that result."""
     bench = training_member()
     gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
-    bench.agreed(RemoveSite(departure=gone, resolve=True, views=bench.roster.views))
+    removed = RemoveSite(departure=gone, resolve=True, views=bench.roster.views)
+    bench.agreed(removed, configuration=Configuration(voters=(A,), learners=(D,)))
     new = make_view(bench.machine.planner, first_round=3, members=(A, D), listeners=(), links=bench.roster.links)
     out = bench.agreed(RoundResolved(round=2, digest="ee", holders=(A,), views=(new,)))
     assert [one.round for one in of(out, FetchResult)] == [2]
@@ -148,3 +150,9 @@ def test_bytes_of_a_state_or_of_a_guest_are_none_of_a_result(site: SiteId, strea
         bench.handle(events.LinkProgressed(site=site, connections=(comes,)))
         bench.alive(SETTINGS.election_timeout_s / 2)
     assert bench.machine.rounds.fetching is None
+
+
+def test_a_result_is_asked_of_sites_of_the_run_and_of_those_that_have_just_left_it() -> None:
+    """B has left a moment ago, and may be who holds it; a guest may say so, and be waited for."""
+    machine = fetching().machine
+    assert [machine.may_hold_results(site) for site in (A, B, E)] == [True, True, False]

@@ -34,6 +34,7 @@ from chaos_protocols.effects import (
     OpenRound,
     ReleaseState,
     ServeState,
+    VoidResults,
 )
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 from chaos_protocols.wire.plans import Tag
@@ -114,14 +115,16 @@ def test_the_pace_of_rounds_is_measured_for_the_schedulers_margin() -> None:
     assert 0.1 < (bench.machine.scheduler.pace.round_s or 0) < 0.3
 
 
-def resolve_one_ahead(digest: str = "ee") -> Follower:
-    """D lacks round 2, which the others hold and have agreed on."""
+def resolve_one_ahead(digest: str = "ee", round_number: int = 2) -> Follower:
+    """D lacks round 2, which the others hold and have agreed on, or one after it."""
     bench = training_member()
     gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
     bench.agreed(RemoveSite(departure=gone, resolve=True, views=bench.roster.views))
     bench.taken()
-    new = make_view(bench.machine.planner, first_round=3, members=(A, D), listeners=(), links=bench.roster.links)
-    bench.agreed(RoundResolved(round=2, digest=digest, holders=(A,), views=(new,)))
+    new = make_view(
+        bench.machine.planner, first_round=round_number + 1, members=(A, D), listeners=(), links=bench.roster.links
+    )
+    bench.agreed(RoundResolved(round=round_number, digest=digest, holders=(A,), views=(new,)))
     return bench
 
 
@@ -148,6 +151,13 @@ def test_a_resolved_round_without_a_result_leaves_those_behind_in_standby() -> N
     assert any("was resolved while this site held only 1" in one.cause for one in records(bench.out))
 
 
+def test_who_is_two_rounds_below_what_was_resolved_fetches_nothing() -> None:
+    """It would lack the result of the round between."""
+    bench = resolve_one_ahead(round_number=3)
+    assert not of(bench.out, FetchResult) and bench.machine.rounds.fetching is None
+    assert bench.machine.rounds.completed_round == 3 and not bench.machine.rounds.active
+
+
 def test_who_counted_further_than_what_was_resolved_goes_back() -> None:
     bench = training_member()
     bench.handle(events.WorkerLost(reason="killed"))
@@ -155,8 +165,9 @@ def test_who_counted_further_than_what_was_resolved_goes_back() -> None:
     gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
     bench.agreed(RemoveSite(departure=gone, resolve=True, views=bench.roster.views))
     new = make_view(bench.machine.planner, first_round=2, members=(A, D), listeners=(), links=bench.roster.links)
-    bench.agreed(RoundResolved(round=1, digest="", holders=(A,), views=(new,)))
+    out = bench.agreed(RoundResolved(round=1, digest="", holders=(A,), views=(new,)))
     assert bench.machine.rounds.completed_round == 1
+    assert VoidResults(after_round=1) in out, "what it has above it is of a history that was given up"
 
 
 def test_a_worker_for_which_too_many_results_wait_gets_a_new_transfer_instead() -> None:

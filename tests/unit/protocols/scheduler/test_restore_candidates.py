@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from tests.unit.protocols.one_site import (
@@ -15,6 +17,7 @@ from tests.unit.protocols.one_site import (
     leader_of,
     link,
     moving,
+    record,
     roster_of,
     sent,
 )
@@ -25,10 +28,11 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import SetRestorePoint
+from chaos_protocols.agreement.commands import AddSite, SetRestorePoint
 from chaos_protocols.agreement.roster import Departure
-from chaos_protocols.names import ROUNDS_DONE_MAX
+from chaos_protocols.names import ROUNDS_DONE_MAX, SiteId
 from chaos_protocols.scheduler.reports import ROUNDS_MAX
+from chaos_protocols.scheduler.restore_offers import ASKERS_MAX
 from chaos_protocols.wire.control import (
     CaughtUp,
     JoinRequest,
@@ -173,6 +177,51 @@ def test_what_a_site_offered_while_its_transfer_waited_for_its_turn_is_void_once
     bench.hear(B, report(bench, done_round=3))
     second = bench.machine.roster.replication
     assert second is not None and second.joiner == D and D not in offers.state_requests
+
+
+def stranger_asks(number: int, **changes: Any) -> tuple[SiteId, JoinRequest]:
+    site = SiteId(f"{number:032x}")
+    ask = JoinRequest(
+        name="s", address="s:1", public_key=b"", incarnation=1, neighbours=(A,), model=MODEL, worker_round=5
+    )
+    return site, msgspec.structs.replace(ask, **changes)
+
+
+def test_what_a_site_offered_before_it_was_let_in_is_void() -> None:
+    """Its worker is given another state; when that one dies, the run would be taken back to the one of then."""
+    for admitted in (True, False):
+        bench = leader_of(B)
+        scheduler, (site, ask) = bench.machine.scheduler, stranger_asks(1)
+        offers = scheduler.term.restore_point.offers
+        offers.outside(site, ask)
+        let_in = record(site if admitted else D, state="learner")
+        command = AddSite(record=let_in, links=(), views=bench.machine.roster.views, replication=None)
+        scheduler.committed(command, EPOCH + 1, now_s=bench.now_s)
+        assert (site in offers.join_requests) is not admitted
+
+
+def test_what_a_joiner_has_counts_where_it_is_linked_with_a_member_and_not_where_it_says_so() -> None:
+    gone = Departure(site=D, incarnation=0, last_round=5, cause="failed", reason="", newest_round=5)
+    bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6, departed=(gone,)))
+    offers, (_, ask) = bench.machine.scheduler.term.restore_point.offers, stranger_asks(0)
+    offers.outside(D, ask)
+    assert not offers.candidates()
+    bench.up(D)
+    assert [one.record.site for one in offers.candidates()] == [D]
+    offers.outside(D, msgspec.structs.replace(ask, neighbours=(B,)))
+    assert not offers.candidates()
+
+
+def test_of_strangers_that_ask_to_join_a_number_is_remembered() -> None:
+    """Those that asked last; who was in the run has its room beside them."""
+    gone = Departure(site=D, incarnation=0, last_round=5, cause="failed", reason="", newest_round=5)
+    bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6, departed=(gone,)))
+    offers = bench.machine.scheduler.term.restore_point.offers
+    offers.outside(D, stranger_asks(0)[1])
+    for number in range(1, 3 * ASKERS_MAX):
+        offers.outside(*stranger_asks(number))
+    last = [stranger_asks(number)[0] for number in range(2 * ASKERS_MAX, 3 * ASKERS_MAX)]
+    assert list(offers.join_requests) == [D, *last]
 
 
 def test_what_comes_late_of_a_site_that_trains_by_now_is_no_offer() -> None:

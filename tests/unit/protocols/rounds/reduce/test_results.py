@@ -257,3 +257,12 @@ def test_a_guest_is_not_asked_for_a_result_so_none_is_waited_for_that_it_says_it
     assert sent(exchange.fetch(4, "d", chunk_count=3, holders=[B, C])) == [(C, WANT)]
     assert exchange.link_up(B) == [] and exchange.received(B, HELD) == []
     assert sent(exchange.received(C, HELD)) == [(C, pull(0))]
+
+
+def test_bytes_of_another_than_who_is_pulled_from_are_not_taken() -> None:
+    """They would be counted as its, and lie between its own."""
+    exchange = fetching(B, C)
+    exchange.received(B, HELD)
+    exchange.received(C, HELD)
+    assert exchange.place(C, data(0)) is None and exchange.received(C, data(0)) == []
+    assert exchange.place(B, data(0)) is not None

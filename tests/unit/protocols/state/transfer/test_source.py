@@ -10,7 +10,7 @@ from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer import Block, SendHeader, StreamBlocks, TransferSource
 from chaos_protocols.state.transfer.source import RANGES_WANTED_MAX, RELEASED_REMEMBERED
-from chaos_protocols.wire.bulk import BlockDrop, BlockGone, BlockWait, BlockWant
+from chaos_protocols.wire.bulk import BlockDrop, BlockGone, BlockWait, BlockWant, WitnessWant
 
 A, B = SiteId("a"), SiteId("b")
 
@@ -139,3 +139,22 @@ def test_requests_that_break_the_rules_are_refused() -> None:
         source.received(A, want(0, 1))
     with pytest.raises(RemoteProtocolError, match="ranges at a time"):
         source.received(A, want(0, 1))
+
+
+def test_a_block_has_a_power_of_two_bytes() -> None:
+    source = TransferSource()
+    source.serve("t", A, 100)
+    with pytest.raises(RemoteProtocolError, match="a power of two"):
+        source.received(A, want(0, 48, block_bytes=24))
+    assert blocks(source) == []
+
+
+def test_ranges_to_be_checked_count_as_those_to_be_sent() -> None:
+    """Each is remembered, and has bytes hashed."""
+    source = TransferSource()
+    source.serve("t", A, 100)
+    source.received(A, want(0, 1))
+    for _ in range(RANGES_WANTED_MAX - 1):
+        source.received(A, WitnessWant(transfer="t", start=0, stop=1))
+    with pytest.raises(RemoteProtocolError, match="ranges at a time"):
+        source.received(A, WitnessWant(transfer="t", start=0, stop=1))
