@@ -120,19 +120,7 @@ class Metrics:
         self.probe_seconds = counter("probe_seconds", "How long they took")
         self.probes_saved = counter("probes_saved", "Links whose rate was known from what they carried anyway")
 
-        self._besides: dict[type[events.Event], tuple[Counter, ...]] = {
-            events.ReduceFinished: (self.rounds.labels("reduced"),),
-            events.ResultFetched: (self.rounds.labels("fetched"),),
-            events.RoundCameUpEmpty: (self.rounds.labels("empty"),),
-            events.ResultMissed: (self.rounds.labels("missed"),),
-            events.LinkUp: (self.links.labels("up"),),
-            events.LinkLost: (self.links.labels("down"), self.failures.labels("link")),
-            events.DialFailed: (self.failures.labels("dial"),),
-            events.WorkerLost: (self.failures.labels("worker"),),
-            events.TransferFinished: (self.transfers.labels("finished"),),
-            events.TransferFailed: (self.transfers.labels("failed"), self.failures.labels("transfer")),
-        }
-        """What an event counts for, besides its kind."""
+        self._besides = self._counted_besides()
         self._of_event: dict[type[events.Event], tuple[Counter, ...]] = {}
         """Of each kind that has come: a counter is looked up by its labels once, not in every round."""
         self._begin_at_zero()
@@ -149,6 +137,21 @@ class Metrics:
             for value in values:
                 metric.labels(value)
         self.records.labels("election", "done")
+
+    def _counted_besides(self) -> dict[type[events.Event], tuple[Counter, ...]]:
+        """What an event counts for, besides its kind."""
+        return {
+            events.ReduceFinished: (self.rounds.labels("reduced"),),
+            events.ResultFetched: (self.rounds.labels("fetched"),),
+            events.RoundCameUpEmpty: (self.rounds.labels("empty"),),
+            events.ResultMissed: (self.rounds.labels("missed"),),
+            events.LinkUp: (self.links.labels("up"),),
+            events.LinkLost: (self.links.labels("down"), self.failures.labels("link")),
+            events.DialFailed: (self.failures.labels("dial"),),
+            events.WorkerLost: (self.failures.labels("worker"),),
+            events.TransferFinished: (self.transfers.labels("finished"),),
+            events.TransferFailed: (self.transfers.labels("failed"), self.failures.labels("transfer")),
+        }
 
     def value(self, name: str, **labels: str) -> float:
         """The present value of a sample, for those who show it; 0.0 for one that was never counted."""
