@@ -109,9 +109,11 @@ def digested_after_round_4() -> RoundMachine:
 
 
 def test_what_was_found_of_a_state_is_not_said_of_another_of_the_same_round() -> None:
-    """The run went on from the state of round 2, and its new round 4 came here by a transfer."""
+    """Its state was given up, and that of the same round came here by a transfer; where the run has gone on from an
+    earlier state meanwhile, it has forgotten the digests before that (row 204)."""
     rounds = digested_after_round_4()
-    rounds.begin_at(4)
+    rounds.fall_behind("a part of it was damaged")
+    rounds.collect_from(4)
     rounds.worker_loaded(4)
     rounds.activate()
     (part,) = of(rounds.worker_contributed(5, 1.0), Contribute)
