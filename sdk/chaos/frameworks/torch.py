@@ -30,14 +30,15 @@ from chaos.frameworks.base import (
     fact_item,
 )
 from chaos.frameworks.local import kept_apart
-from chaos.frameworks.torch_buffers import ModelBuffer, check_places, checked, new_buffers, odd_buffer, write_buffer
+from chaos.frameworks.torch_buffers import ModelBuffer, checked, odd_buffer, write_buffer
 from chaos.frameworks.torch_given import GivenGradients
 from chaos.frameworks.torch_gradients import odd_gradient, read_gradients, write_gradients
+from chaos.frameworks.torch_kinds import Kind
 from chaos.frameworks.torch_local import TorchLocalTraining
-from chaos.frameworks.torch_names import check_whole, parameters_of
 from chaos.frameworks.torch_normal import in_normal_mode
 from chaos.frameworks.torch_pieces import GradientsAsTheyCome
 from chaos.frameworks.torch_rates import check_rates, check_schedules, multiplied_rates
+from chaos.frameworks.torch_registered import Registered
 from chaos.frameworks.torch_schedules import check_not_over, due_with, scheduler_items, step_all
 from chaos.frameworks.torch_state import OptimizerState, TensorItem, described, dtype_name, tensor_bytes
 from chaos.frameworks.torch_watch import OutsideWatch
@@ -81,32 +82,33 @@ class TorchFramework:
         check_schedules(self._optimizers, self._schedulers)
         self._set_to_none, self._compare_frozen = set_to_none, compare_frozen
         self._on_average, self._on_update = on_average, on_update
-        self._parameters: dict[str, torch.Tensor] = {}
-        self._buffers: list[ModelBuffer] = []
-        names: dict[int, str] = {}
-        for name, model in sorted(models.items()):
-            self._collect(name, model, names)
-        trained = self._trained(names)
-        self._frozen = {n: p for n, p in self._parameters.items() if n not in trained}
+        registered = self._registered = Registered(models, self._optimizers)
+        names, kinds, trained = registered.names, registered.kinds, registered.trained
+        self._parameters, self._buffers = registered.parameters, registered.buffers
+        self._frozen: dict[str, torch.Tensor] = {}
         self._trained_by: dict[tuple[str, ...], list[torch.Tensor]] = {}
-        for name, owners in trained.items():
-            self._trained_by.setdefault(owners, []).append(self._parameters[name])
-        self._sources: dict[str, torch.Tensor | ModelBuffer] = {
-            n: p for n, p in self._parameters.items() if n in trained
-        }
+        self._sources: dict[str, torch.Tensor | ModelBuffer] = {}
+        slots: list[Slot] = []
+        for name, parameter in self._parameters.items():
+            owners = trained.get(name)
+            if owners is None:
+                self._frozen[name] = parameter
+                continue
+            self._trained_by.setdefault(owners, []).append(parameter)
+            self._sources[name] = parameter
+            slots.append(_parameter_slot(name, kinds[id(parameter)], owners))
         self._sources.update((buffer.name, buffer) for buffer in self._buffers)
-        self.slots: Sequence[Slot] = [_slot(n, source, trained.get(n, ())) for n, source in self._sources.items()]
-        self._states = [OptimizerState(name, optimizer, names) for name, optimizer in self._optimizers.items()]
+        self.slots: Sequence[Slot] = [*slots, *map(_buffer_slot, self._buffers)]
+        self._states = [OptimizerState(name, one, names, kinds) for name, one in self._optimizers.items()]
         self._shared_states = self._states
-        self._trained_names = frozenset(trained)
         self._facts = [fact_item(fact(text)) for text in facts]
         self.items: Sequence[StateItem] = [*self._model_items(), *self._kept_items(), *self._facts]
         self._runs: list[_Run] = []
         self._coming: GradientsAsTheyCome | None = None
-        kept = (self._parameters, models, self._optimizers, self._schedulers)
-        self._watch = OutsideWatch(*kept, trained, compared=self._frozen if compare_frozen else ())
+        kept = (registered, models, self._optimizers, self._schedulers)
+        self._watch = OutsideWatch(*kept, compared=self._frozen if compare_frozen else ())
         self._watch.untold = next(filter(None, (state.untold for state in self._states)), "")
-        by_optimizer = {o: [self._parameters[n] for n in trained if o in trained[n]] for o in optimizers}
+        by_optimizer = {o: [p for by, ps in self._trained_by.items() if o in by for p in ps] for o in optimizers}
         self._given = GivenGradients(by_optimizer, self._optimizers)
 
     @property
@@ -292,11 +294,12 @@ class TorchFramework:
                 continue
             gradients = []
             for parameter in parameters:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                elif parameter.grad.is_sparse:  # alone; an average is dense, and so are the moments that it makes
-                    parameter.grad = parameter.grad.to_dense()
-                gradients.append(parameter.grad)
+                gradient = parameter.grad
+                if gradient is None:
+                    gradient = parameter.grad = torch.zeros_like(parameter)
+                elif gradient.is_sparse:  # alone; an average is dense, and so are the moments that it makes
+                    gradient = parameter.grad = gradient.to_dense()
+                gradients.append(gradient)
             if share != 1.0:
                 torch._foreach_mul_(gradients, 1.0 / share)
 
@@ -326,49 +329,21 @@ class TorchFramework:
                     "registered); freeze it with requires_grad_(False), or register the model as it is to be trained"
                 )
 
-    # ---- collecting
-
-    def _collect(self, prefix: str, model: torch.nn.Module, names: dict[int, str]) -> None:
-        for found in parameters_of(prefix, model):
-            check_places(f"the parameter {found.name!r}", found.tensor, "torch.nn.Parameter(tensor.clone())")
-            if id(found.tensor) not in names:
-                names[id(found.tensor)] = found.name
-                self._parameters[found.name] = found.tensor
-        self._buffers += list(new_buffers(prefix, model, self._buffers))
-
-    def _trained(self, names: dict[int, str]) -> dict[str, tuple[str, ...]]:
-        """Names of the trained parameters, and which optimizers train each."""
-        trained: dict[str, tuple[str, ...]] = {}
-        for optimizer_name, optimizer in self._optimizers.items():
-            for group_index, group in enumerate(optimizer.param_groups):
-                for index, parameter in enumerate(group["params"]):
-                    if id(parameter) not in names:  # trained, but in no registered model (a learnt temperature)
-                        name = f"{optimizer_name}.group{group_index}.parameter{index}"
-                        check_whole(name, parameter)
-                        names[id(parameter)] = name
-                        self._parameters[name] = parameter
-                    if not parameter.requires_grad:
-                        continue
-                    name = names[id(parameter)]
-                    if parameter.is_complex():
-                        raise ValueError(f"the parameter {name!r} is complex; only real parameters can be averaged")
-                    trained[name] = (*trained.get(name, ()), optimizer_name)
-        if not trained:
-            raise ValueError("there is nothing to average: the registered optimizers train no parameter")
-        return trained
+    # ---- items
 
     def _model_items(self, *, trained: bool = True) -> Iterator[StateItem]:
         """Parameters (`trained`: also those that are trained) and buffers."""
         if self._compare_frozen:
             yield fact_item(fact("frozen parameters are compared, not sent: register(frozen='compare')"))
+        kinds = self._registered.kinds
         for name, parameter in self._parameters.items():
-            if name in self._trained_names:
+            if name not in self._frozen:
                 if trained:
-                    yield TensorItem(name, parameter)
+                    yield TensorItem(name, parameter, kinds[id(parameter)])
             elif self._compare_frozen:
                 yield fact_item(fact(f"{name} is frozen, {described(parameter)}"))
             else:
-                yield TensorItem(name, parameter)
+                yield TensorItem(name, parameter, kinds[id(parameter)])
                 yield fact_item(fact(f"{name} is frozen"))
         for buffer in self._buffers:
             yield MadeItem(
@@ -388,13 +363,11 @@ _EXACT_AS_FLOAT32 = (torch.float32, torch.bfloat16, torch.float16)
 _SUMMED_AS = {"float64": torch.float64, "float32": torch.float32}
 
 
-def _slot(name: str, source: torch.Tensor | ModelBuffer, optimizers: tuple[str, ...]) -> Slot:
-    buffer = isinstance(source, ModelBuffer)
-    now = source.live if isinstance(source, ModelBuffer) else source
-    return Slot(
-        name=name,
-        shape=tuple(now.shape),
-        kind=SlotKind.BUFFER if buffer else SlotKind.PARAMETER,
-        summed_as="float64" if buffer or now.dtype == torch.float64 else "float32",
-        optimizers=optimizers,
-    )
+def _parameter_slot(name: str, kind: Kind, optimizers: tuple[str, ...]) -> Slot:
+    dtype, _, shape, _ = kind
+    summed_as = "float64" if dtype == torch.float64 else "float32"
+    return Slot(name=name, shape=shape, kind=SlotKind.PARAMETER, summed_as=summed_as, optimizers=optimizers)
+
+
+def _buffer_slot(buffer: ModelBuffer) -> Slot:
+    return Slot(name=buffer.name, shape=tuple(buffer.live.shape), kind=SlotKind.BUFFER, summed_as="float64")

@@ -10,7 +10,7 @@ import torch
 from chaos.errors import ChangedOutside
 from chaos.frameworks.base import Bytes
 from chaos.frameworks.torch_gradients import is_expanded
-from chaos.frameworks.torch_names import buffers_of
+from chaos.frameworks.torch_names import Part, buffers_in, parts_of
 from chaos.frameworks.torch_state import load_bytes
 
 EXACT_INTEGER_MAX = 1 << 53
@@ -64,9 +64,14 @@ class ModelBuffer:
 
 
 def new_buffers(prefix: str, model: torch.nn.Module, known: Sequence[ModelBuffer]) -> Iterator[ModelBuffer]:
+    """See `new_buffers_in`."""
+    return new_buffers_in(parts_of(prefix, model), known)
+
+
+def new_buffers_in(parts: Iterable[Part], known: Sequence[ModelBuffer]) -> Iterator[ModelBuffer]:
     """The persistent ones of a model that are none of these. Raises ValueError for what cannot be averaged."""
     seen = {id(buffer.live) for buffer in known}
-    for found in buffers_of(prefix, model):
+    for found in buffers_in(parts):
         if id(found.tensor) in seen:
             continue
         seen.add(id(found.tensor))
@@ -108,15 +113,15 @@ def check_writable(name: str, tensor: torch.Tensor) -> None:
             f"the buffer {name!r} is quantized ({tensor.dtype}), and its numbers cannot be averaged: register_buffer("
             "..., persistent=False), if it is the same on all sites, or keep tensor.int_repr() and its scale"
         )
-    check_places(f"the buffer {name!r}", tensor, "register_buffer(..., tensor.clone())")
+    check_places("the buffer", name, tensor, "register_buffer(..., tensor.clone())")
 
 
-def check_places(what: str, tensor: torch.Tensor, instead: str) -> None:
+def check_places(what: str, name: str, tensor: torch.Tensor, instead: str) -> None:
     """Raises ValueError for a tensor of which several numbers lie in one place."""
     if tensor.layout is torch.strided and is_expanded(tensor):
         raise ValueError(
-            f"{what} was made by expand(), so that several of its numbers lie in one place, and neither an average nor "
-            f"a state can be written into it: {instead}"
+            f"{what} {name!r} was made by expand(), so that several of its numbers lie in one place, and neither an "
+            f"average nor a state can be written into it: {instead}"
         )
 
 

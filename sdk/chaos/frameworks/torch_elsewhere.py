@@ -97,10 +97,9 @@ def check_within(name: str, optimizer: torch.optim.Optimizer) -> None:
 
 def _tensors_of(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
     """Those that it keeps by itself, but for its parameters."""
-    parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for path, found in _found_in(optimizer):
-        if isinstance(found, torch.Tensor) and id(found) not in parameters:
-            yield path, found
+    tensors = [(path, found) for path, found in _found_in(optimizer) if isinstance(found, torch.Tensor)]
+    parameters = {id(p) for group in optimizer.param_groups for p in group["params"]} if tensors else set()
+    yield from ((path, found) for path, found in tensors if id(found) not in parameters)
 
 
 def _found_in(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:

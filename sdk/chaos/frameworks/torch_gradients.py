@@ -42,6 +42,8 @@ def _is_writable(gradient: torch.Tensor) -> bool:
 
 def is_expanded(tensor: torch.Tensor) -> bool:
     """Whether several numbers of a dense tensor lie in one place, as in what `expand()` makes."""
+    if tensor.is_contiguous():
+        return False
     return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 

@@ -7,7 +7,7 @@ site's own affair: the levels are left out of the names, so that a site with a w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,6 +20,11 @@ WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel"})
 """Modules whose only own thing is the model under `module`."""
 IN_PIECES = frozenset({"DTensor", "FlatParameter", "ShardedTensor"})
 """Classes of tensors of which this process holds a part only."""
+PLAIN = (torch.nn.Parameter, torch.Tensor)
+"""Classes of tensors, without those that extend them, that are whole and have numbers of their own."""
+
+Part = tuple[str, torch.nn.Module]
+"""A module, with its path from the name of the model on."""
 
 
 @dataclass(slots=True)
@@ -32,10 +37,30 @@ class NamedTensor:
     tensor: torch.Tensor
 
 
+def parts_of(prefix: str, model: torch.nn.Module) -> list[Part]:
+    """Every module of it once, in torch's own order, levels of wrappers left out of the paths. Of a model of very many
+    layers this walk takes its time: who needs several things of it makes one."""
+    paths: dict[str, str] = {}
+    parts: list[Part] = []
+    for path, module in model.named_modules():
+        above, _, key = path.rpartition(".")
+        shown = paths.get(above, prefix)
+        if path and not _is_wrapped(model, above, key):
+            shown = f"{shown}.{key}"
+        paths[path] = shown
+        parts.append((shown, module))
+    return parts
+
+
 def parameters_of(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
+    """See `parameters_in`."""
+    return parameters_in(parts_of(prefix, model))
+
+
+def parameters_in(parts: Iterable[Part]) -> Iterator[NamedTensor]:
     """In torch's own order; a tied one comes once, under its first name. Raises ValueError for one in pieces."""
     seen: set[int] = set()
-    for path, module in _modules(prefix, model):
+    for path, module in parts:
         for key, parameter in module._parameters.items():
             if parameter is None or id(parameter) in seen:
                 continue
@@ -46,23 +71,47 @@ def parameters_of(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
 
 
 def buffers_of(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
+    """See `buffers_in`."""
+    return buffers_in(parts_of(prefix, model))
+
+
+def buffers_in(parts: Iterable[Part]) -> Iterator[NamedTensor]:
     """The persistent ones. Raises ValueError for one that is in pieces."""
-    for found in persistent_buffers(prefix, model):
+    for found in persistent_buffers_in(parts):
         check_whole(found.name, found.tensor)
         yield found
 
 
 def persistent_buffers(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
+    """See `persistent_buffers_in`."""
+    return persistent_buffers_in(parts_of(prefix, model))
+
+
+def persistent_buffers_in(parts: Iterable[Part]) -> Iterator[NamedTensor]:
     """As they are, whole or not."""
-    for path, module in _modules(prefix, model):
+    for path, module in parts:
+        buffers = module._buffers
+        if not buffers:
+            continue
         transient = module._non_persistent_buffers_set
-        for key, tensor in module._buffers.items():
+        for key, tensor in buffers.items():
             if tensor is not None and key not in transient:
                 yield NamedTensor(f"{path}.{key}", module, key, tensor)
 
 
 def check_whole(name: str, tensor: Any) -> None:
     """Raises ValueError for a tensor of which this process holds a part only, or no numbers."""
+    if tensor.__class__ not in PLAIN:
+        _check_class(name, tensor)
+    if tensor.is_meta:
+        raise ValueError(
+            f"{name!r} lies on the device 'meta', which keeps no numbers: the model was made without memory, or a "
+            "part of it is offloaded; load it whole before register() (model.to_empty(device=...), then "
+            "load_state_dict; without device_map= or offloading)"
+        )
+
+
+def _check_class(name: str, tensor: Any) -> None:
     if torch.nn.parameter.is_lazy(tensor):
         raise ValueError(
             f"{name!r} has no shape yet (a lazy layer): run one batch through the model before register(), with inputs "
@@ -81,12 +130,6 @@ def check_whole(name: str, tensor: Any) -> None:
             "no numbers of its own to average or to send: register the model before it is quantized so, or keep "
             "the tensors that it is made of as parameters and buffers"
         )
-    if tensor.is_meta:
-        raise ValueError(
-            f"{name!r} lies on the device 'meta', which keeps no numbers: the model was made without memory, or a "
-            "part of it is offloaded; load it whole before register() (model.to_empty(device=...), then "
-            "load_state_dict; without device_map= or offloading)"
-        )
 
 
 def is_composed(tensor: Any) -> bool:
@@ -97,18 +140,6 @@ def is_composed(tensor: Any) -> bool:
 @cache
 def _in_pieces(kind: type) -> str:
     return next((one.__name__ for one in kind.__mro__ if one.__name__ in IN_PIECES), "")
-
-
-def _modules(prefix: str, model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Every module with its path from `prefix` on, levels of wrappers left out."""
-    paths: dict[str, str] = {}
-    for path, module in model.named_modules():
-        above, _, key = path.rpartition(".")
-        shown = paths.get(above, prefix)
-        if path and not _is_wrapped(model, above, key):
-            shown = f"{shown}.{key}"
-        paths[path] = shown
-        yield shown, module
 
 
 def _is_wrapped(model: torch.nn.Module, above: str, key: str) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from chaos.errors import ChangedOutside
-from chaos.frameworks.torch_names import NamedTensor, persistent_buffers
+from chaos.frameworks.torch_names import Part, parts_of, persistent_buffers_in
 
 Place = tuple[dict[str, Any], str, object]
 """Where a module keeps a parameter or a layer, under which key, and what is there."""
@@ -17,16 +17,19 @@ Place = tuple[dict[str, Any], str, object]
 class ModelPlaces:
     """Of one registered training."""
 
-    def __init__(self, parameters: Mapping[str, torch.Tensor], models: Mapping[str, torch.nn.Module]) -> None:
-        """`parameters`: those that are registered."""
-        self._names = {id(parameter): name for name, parameter in parameters.items()}
+    def __init__(
+        self, names: Mapping[int, str], models: Mapping[str, torch.nn.Module], parts: Mapping[str, Sequence[Part]]
+    ) -> None:
+        """`names`: of the registered parameters, by their `id`. `parts`: of each model, as it is now."""
+        self._names = names
         self._models = models
-        self._used = self._in_models()
+        here = _together(parts)
+        self._used = self._among(here)
         self._added: list[tuple[str, torch.Tensor]] = []
         """Parameters that came into the models later."""
-        self._buffers = {(id(each.module), each.key): each.module for each in self._persistent()}
+        self._buffers = {(id(each.module), each.key): each.module for each in persistent_buffers_in(here)}
         """Those that are registered, and those that were told; their modules are kept, so that a number stays one's."""
-        self._remember()
+        self._remember(here)
 
     def look(self, round: int) -> str:
         """A warning, once, about what came into the models after `register`; empty: nothing did. Raises ChangedOutside
@@ -34,13 +37,14 @@ class ModelPlaces:
         another wrapper, is no harm as long as the model has its parameters."""
         told = ""
         if not self._as_remembered():
-            self._check_used()
+            here = self._walked()
+            self._check_used(here)
             self._check_renamed()
             known = {id(parameter) for _, parameter in self._added}
-            self._added = list(self._unregistered())
+            self._added = list(self._unregistered(here))
             parameters = [name for name, parameter in self._added if id(parameter) not in known]
-            told = came_later(parameters, self._new_buffers(), round)
-            self._remember()
+            told = came_later(parameters, self._new_buffers(here), round)
+            self._remember(here)
         for name, parameter in self._added:
             if parameter.grad is not None and parameter.requires_grad:
                 raise ChangedOutside(
@@ -52,35 +56,35 @@ class ModelPlaces:
 
     def name_of(self, parameter: torch.Tensor) -> str:
         """Under which name it is registered, or lies in the models now; empty: nowhere."""
-        later = (name for name, there in self._unregistered() if there is parameter)
+        later = (name for name, there in self._unregistered(self._walked()) if there is parameter)
         return self._names.get(id(parameter)) or next(later, "")
 
-    def _remember(self) -> None:
-        self._keepers = [
-            keeper
-            for model in self._models.values()
-            for module in model.modules()
-            for keeper in (module._parameters, module._modules)
-        ]
+    def _walked(self) -> list[Part]:
+        return _together({prefix: parts_of(prefix, model) for prefix, model in self._models.items()})
+
+    def _remember(self, here: Sequence[Part]) -> None:
+        self._keepers: list[dict[str, Any]] = []
+        self._buffer_keepers: list[tuple[dict[str, Any], set[str], Sequence[str]]] = []
+        """Of each module, its buffers, the names of those that are not persistent, and of those that were."""
+        for _, module in here:
+            self._keepers += (module._parameters, module._modules)
+            buffers, not_saved = module._buffers, module._non_persistent_buffers_set
+            self._buffer_keepers.append((buffers, not_saved, _saved(buffers, not_saved) if buffers else ()))
         self._places: list[Place] = [(keeper, key, held) for keeper in self._keepers for key, held in keeper.items()]
-        modules = [module for model in self._models.values() for module in model.modules()]
-        self._buffer_keepers = [(module._buffers, module._non_persistent_buffers_set) for module in modules]
-        self._saved = self._saved_now()
 
     def _as_remembered(self) -> bool:
-        if sum(map(len, self._keepers)) != len(self._places) or self._saved_now() != self._saved:
+        if sum(map(len, self._keepers)) != len(self._places):
             return False
-        return all(key in keeper and keeper[key] is held for keeper, key, held in self._places)
+        for keeper, key, held in self._places:
+            if key not in keeper or keeper[key] is not held:
+                return False
+        for buffers, not_saved, saved in self._buffer_keepers:
+            if (buffers or saved) and _saved(buffers, not_saved) != saved:
+                return False
+        return True
 
-    def _saved_now(self) -> list[list[str]]:
-        """Under which keys each module has its persistent buffers; in their place it may put other tensors."""
-        return [
-            [key for key, tensor in there.items() if tensor is not None and key not in not_saved]
-            for there, not_saved in self._buffer_keepers
-        ]
-
-    def _check_used(self) -> None:
-        gone = self._used - self._in_models()
+    def _check_used(self, here: Iterable[Part]) -> None:
+        gone = self._used - self._among(here)
         for number, name in self._names.items():
             if number in gone:
                 raise ChangedOutside(
@@ -99,27 +103,34 @@ class ModelPlaces:
                     "on all sites"
                 )
 
-    def _in_models(self) -> frozenset[int]:
+    def _among(self, here: Iterable[Part]) -> set[int]:
         """Which of the parameters the models have now."""
-        there = (id(parameter) for model in self._models.values() for parameter in model.parameters())
-        return frozenset(self._names).intersection(there)
+        there = {id(parameter) for _, module in here for parameter in module._parameters.values()}
+        return there.intersection(self._names)
 
-    def _new_buffers(self) -> list[str]:
+    def _new_buffers(self, here: Iterable[Part]) -> list[str]:
         """Those that were not told yet. Another place for a tensor that is registered is no harm."""
         shared = {id(getattr(module, key, None)) for (_, key), module in self._buffers.items()}
-        now = [each for each in self._persistent() if (id(each.module), each.key) not in self._buffers]
+        now = [each for each in persistent_buffers_in(here) if (id(each.module), each.key) not in self._buffers]
         self._buffers.update(((id(each.module), each.key), each.module) for each in now)
         return [each.name for each in now if id(each.tensor) not in shared]
 
-    def _persistent(self) -> Iterator[NamedTensor]:
-        for prefix, model in self._models.items():
-            yield from persistent_buffers(prefix, model)
+    def _unregistered(self, here: Iterable[Part]) -> Iterator[tuple[str, torch.Tensor]]:
+        seen: set[int] = set()
+        for path, module in here:
+            for key, parameter in module._parameters.items():
+                if parameter is not None and id(parameter) not in self._names and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield f"{path}.{key}", parameter
 
-    def _unregistered(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for prefix, model in self._models.items():
-            for name, parameter in model.named_parameters():
-                if id(parameter) not in self._names:
-                    yield f"{prefix}.{name}", parameter
+
+def _together(parts: Mapping[str, Iterable[Part]]) -> list[Part]:
+    return [part for one in parts.values() for part in one]
+
+
+def _saved(buffers: Mapping[str, Any], not_saved: Iterable[str]) -> Sequence[str]:
+    """Under which keys a module has its persistent buffers; in their place it may put other tensors."""
+    return [key for key, tensor in buffers.items() if tensor is not None and key not in not_saved]
 
 
 def came_later(parameters: Sequence[str], buffers: Sequence[str], round: int) -> str:

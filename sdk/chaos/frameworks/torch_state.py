@@ -9,7 +9,7 @@ optimizer itself, are part of the state as well; what it keeps anywhere else is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,6 +22,7 @@ from chaos.errors import ChangedOutside
 from chaos.frameworks.base import Bytes, MadeItem, StateItem, fact_item, like, number_item
 from chaos.frameworks.torch_at_home import check_at_home
 from chaos.frameworks.torch_elsewhere import Elsewhere, check_within
+from chaos.frameworks.torch_kinds import Kind
 from chaos.frameworks.torch_names import is_composed
 from chaos.frameworks.torch_normal import in_normal_mode
 from chaos.frameworks.torch_undo import Before, is_plain, undone
@@ -66,8 +67,10 @@ class TensorItem:
 
     __slots__ = ("item", "tensor")
 
-    def __init__(self, name: str, tensor: torch.Tensor) -> None:
-        self.item = Item(name, dtype_name(tensor.dtype), tuple(tensor.shape))
+    def __init__(self, name: str, tensor: torch.Tensor, kind: Kind | None = None) -> None:
+        """`kind`: where it is known already."""
+        dtype, shape = (tensor.dtype, tuple(tensor.shape)) if kind is None else (kind[0], kind[2])
+        self.item = Item(name, dtype_name(dtype), shape)
         self.tensor = tensor
 
     def get(self) -> Bytes:
@@ -98,10 +101,12 @@ def _memory(tensor: torch.Tensor) -> Bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slot:
-    """One entry of the state of one parameter, as the first step leaves it: a tensor's kind, or a number."""
+    """One entry of the state of one parameter, as the first step leaves it: a tensor's kind, or a number. `stored_as`:
+    its type in the state."""
 
     key: str
     number: bool
+    stored_as: str = "float64"
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
@@ -114,40 +119,42 @@ class _SlotItem:
     __slots__ = ("item", "parameter", "slot", "state")
 
     def __init__(self, name: str, state: Any, parameter: torch.Tensor, slot: _Slot) -> None:
-        number = slot.number
-        self.item = Item(name, "float64" if number else dtype_name(slot.dtype), () if number else slot.shape)
+        self.item = Item(name, slot.stored_as, slot.shape)
         self.state, self.parameter, self.slot = state, parameter, slot
 
     def get(self) -> Bytes:
-        slot, parameter, state = self.slot, self.parameter, self.state
-        value = state[parameter].get(slot.key) if parameter in state else None
+        slot, kept = self.slot, self.state.get(self.parameter)
+        value = None if kept is None else kept.get(slot.key)
         if slot.number:
             return np.array([value or 0.0], dtype=np.float64).view(np.uint8)
         return tensor_bytes(torch.zeros(slot.shape, dtype=slot.dtype) if value is None else value)
 
     def put(self, data: Bytes, /) -> None:
-        slot, parameter, state = self.slot, self.parameter, self.state
-        if parameter not in state:
+        slot, kept = self.slot, self.state.get(self.parameter)
+        if kept is None:
             return
         if slot.number:
-            state[parameter][slot.key] = like(slot.old, float(data.view(np.float64)[0]))
+            kept[slot.key] = like(slot.old, float(data.view(np.float64)[0]))
         else:
-            load_bytes(state[parameter][slot.key], data)
+            load_bytes(kept[slot.key], data)
 
     def memory(self) -> Bytes | None:
         return None
 
 
 class OptimizerState:
-    """Items of one optimizer. `names` gives the name of each of its parameters (by id)."""
+    """Items of one optimizer. `names` and `kinds`: of each of its parameters, by id."""
 
-    def __init__(self, prefix: str, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> None:
+    def __init__(
+        self, prefix: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str], kinds: Mapping[int, Kind]
+    ) -> None:
         """Raises ValueError for an optimizer whose step needs a closure."""
         self._prefix = prefix
         self._optimizer = optimizer
         self._names = names
         self._parameters: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
-        self._alike = self._one_of_each_kind()
+        self._alike = self._one_of_each_kind(kinds)
+        self._stands = list({id(p): p for p in self._alike.values()}.values())
         self._added: list[dict[str, Any]] = [{} for _ in optimizer.param_groups]
         """Of each group, the numbers that the first step puts among its options."""
         self._counted: dict[str, Any] = {}
@@ -157,7 +164,7 @@ class OptimizerState:
         first = self._first_states()
         check_within(prefix, optimizer)
         slots = {id(p): tuple(self._slots_of(p, state)) for p, state in first}
-        self._slots = {id(p): found for p in self._parameters if (found := slots.get(id(self._alike[p]), ()))}
+        self._slots = {number: found for number, one in self._alike.items() if (found := slots.get(id(one), ()))}
         self._spare: dict[tuple[int, str], torch.Tensor] = {
             (id(p), key): value
             for p, state in first
@@ -175,10 +182,11 @@ class OptimizerState:
             put=self._start,
         )
         state = self._optimizer.state
-        for parameter in self._parameters:
-            name = f"{self._prefix}.{self._names[id(parameter)]}"
-            for slot in self._slots.get(id(parameter), ()):
-                yield _SlotItem(f"{name}.{slot.key}", state, parameter, slot)
+        for parameter in self._parameters if self._slots else ():
+            if slots := self._slots.get(id(parameter), ()):
+                name = f"{self._prefix}.{self._names[id(parameter)]}."
+                for slot in slots:
+                    yield _SlotItem(name + slot.key, state, parameter, slot)
 
     def options(self) -> Iterator[StateItem]:
         """Class, parameters and options of the groups, without what a step makes."""
@@ -220,7 +228,7 @@ class OptimizerState:
         """In modes with local steps: nobody is sent what it keeps. What is to be told of that; empty: nothing. Raises
         ValueError where it cannot be."""
         self.forget_spare()
-        tried = [one for one in {id(p): p for p in self._alike.values()}.values() if one.requires_grad and one.numel()]
+        tried = [one for one in self._stands if one.requires_grad and one.numel()]
         return check_at_home(self._prefix, self._optimizer, self._names, tried, self._try_a_step)
 
     # ---- learning the structure
@@ -229,22 +237,21 @@ class OptimizerState:
         """Of the parameters that a step is tried on; or of all that have been stepped already, where the class is one
         of torch's, which keep nothing elsewhere."""
         state = self._optimizer.state
-        trainable = [p for p in self._parameters if p.requires_grad]
-        torchs_own = type(self._optimizer).__module__.startswith("torch.optim.")
-        if torchs_own and trainable and all(p in state and state[p] for p in trainable):
-            return [(p, dict(state[p])) for p in trainable]
-        stands = {id(one): one for one in self._alike.values() if one.requires_grad}
-        return self._rehearse(list(stands.values()))
+        if state and type(self._optimizer).__module__.startswith("torch.optim."):
+            trainable = [p for p in self._parameters if p.requires_grad]
+            if trainable and all(p in state and state[p] for p in trainable):
+                return [(p, dict(state[p])) for p in trainable]
+        return self._rehearse([one for one in self._stands if one.requires_grad])
 
-    def _one_of_each_kind(self) -> dict[torch.Tensor, torch.Tensor]:
-        """Of each parameter, the one that stands for it when a step is tried. That is itself, but in a model of very
-        many tensors, where a step on all takes seconds: then the first of its kind, since what an optimizer keeps for a
-        parameter follows from its group, shape and type."""
+    def _one_of_each_kind(self, kinds: Mapping[int, Kind]) -> dict[int, torch.Tensor]:
+        """Of each parameter, by id, the one that stands for it when a step is tried. That is itself, but in a model of
+        very many tensors, where a step on all takes seconds: then the first of its kind, since what an optimizer keeps
+        for a parameter follows from its group, shape and type."""
         if len(self._parameters) <= TRIED_MAX:
-            return {p: p for p in self._parameters}
-        first: dict[tuple[Any, ...], torch.Tensor] = {}
+            return {id(p): p for p in self._parameters}
+        first: dict[tuple[int, Kind], torch.Tensor] = {}
         return {
-            p: first.setdefault((index, tuple(p.shape), p.dtype, p.device, p.requires_grad), p)
+            id(p): first.setdefault((index, kinds[id(p)]), p)
             for index, group in enumerate(self._optimizer.param_groups)
             for p in group["params"]
         }
@@ -270,10 +277,8 @@ class OptimizerState:
 
     def _try_a_step(self, tried: Sequence[torch.Tensor]) -> None:
         """On zero gradients, by the class's own step: a scheduler that wrapped the instance's, and hooks, must not see
-        this one."""
+        this one. Within `undone`: the others have no gradients."""
         optimizer = self._optimizer
-        for p in self._parameters:
-            p.grad = None
         for p in tried:
             p.grad = torch.zeros_like(p)
         step = type(optimizer).step
@@ -291,13 +296,21 @@ class OptimizerState:
                 f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: register() tries a step() on dense "
                 f"gradients, of zeros, which fails: {error or type(error).__name__}"
             ) from error
+        finally:
+            for p in tried:
+                p.grad = None
 
     def _slots_of(self, parameter: torch.Tensor, state: dict[str, Any]) -> Iterator[_Slot]:
         for key in sorted(state):
             value = state[key]
             if isinstance(value, torch.Tensor) and not is_composed(value):
                 yield _Slot(
-                    key=key, number=False, shape=tuple(value.shape), dtype=value.dtype, device=str(value.device)
+                    key=key,
+                    number=False,
+                    stored_as=dtype_name(value.dtype),
+                    shape=tuple(value.shape),
+                    dtype=value.dtype,
+                    device=str(value.device),
                 )
             elif isinstance(value, bool | int | float):
                 yield _Slot(key=key, number=True, old=value)

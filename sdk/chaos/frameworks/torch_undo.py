@@ -28,9 +28,12 @@ class Before:
 @contextlib.contextmanager
 def undone(optimizer: torch.optim.Optimizer, tried: Sequence[torch.Tensor]) -> Iterator[Before]:
     """After the block parameters, gradients, groups, state and numbers of the optimizer are as before it, bit for bit;
-    `tried`: the parameters that may change."""
+    `tried`: the parameters that may change. It begins without gradients."""
     values = [p.detach().clone() for p in tried]
     gradients = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
+    for p, gradient in gradients:
+        if gradient is not None:
+            p.grad = None
     groups = [{k: kept(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     numbers = {k: v for k, v in vars(optimizer).items() if is_plain(v)}
     lists = {k: kept(v) for k, v in vars(optimizer).items() if not is_plain(v) and is_of_numbers(v)}

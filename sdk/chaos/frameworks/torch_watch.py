@@ -22,7 +22,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from chaos.errors import ChangedOutside
+from chaos.frameworks.torch_kinds import Kind, kind_of
 from chaos.frameworks.torch_places import ModelPlaces
+from chaos.frameworks.torch_registered import Registered
 
 PROBED_TENSORS, PROBED_NUMBERS = 4, 8
 """Of so many parameters, so many numbers are kept: who swaps weights in for an evaluation changes most of them."""
@@ -61,32 +63,31 @@ class OutsideWatch:
 
     def __init__(
         self,
-        parameters: Mapping[str, torch.Tensor],
+        registered: Registered,
         models: Mapping[str, torch.nn.Module],
         optimizers: Mapping[str, torch.optim.Optimizer],
         schedulers: Mapping[str, Any],
-        trained: Mapping[str, tuple[str, ...]],
         compared: Iterable[str] = (),
     ) -> None:
-        """`parameters`: of the models and of the optimizers. `trained`: names of those that are trained, and which
-        optimizers do. `compared`: of those that are compared when a site joins, and never sent."""
+        """`registered`: of these models and optimizers. `compared`: names of parameters that are compared when a site
+        joins, and never sent."""
+        parameters = registered.parameters
         self._names = list(parameters)
         self._parameters = list(parameters.values())
         self._optimizers = dict(optimizers)
         self._schedulers = dict(schedulers)
-        self._ids = frozenset(map(id, self._parameters))
-        self._places = ModelPlaces(parameters, models)
-        self._trained = [trained.get(name, ()) for name in self._names]
+        self._ids = registered.names.keys()
+        self._places = ModelPlaces(registered.names, models, registered.parts)
+        self._trained = [registered.trained.get(name, ()) for name in self._names]
         self._compared = [(name, parameters[name]) for name in compared]
         self._moved = ""
         """The first of these that an update has changed."""
-        self._wanted = [parameter.requires_grad for parameter in self._parameters]
+        self._kinds = [registered.kinds[number] for number in map(id, self._parameters)]
         self._grouped = self._grouped_now()
-        self._kinds = self._kinds_now()
         self._adapted = [
             (name, layer)
-            for model in models.values()
-            for name, layer in model.named_modules()
+            for parts in registered.parts.values()
+            for name, layer in parts
             if isinstance(getattr(layer, "merged_adapters", None), list)
         ]
         self._states = [optimizer.state for optimizer in self._optimizers.values()]
@@ -97,7 +98,8 @@ class OutsideWatch:
         self.untold = ""
         """What `register` has found out and does not refuse: told at the first step that nothing else is told of."""
         self._stepped: list[torch.optim.Optimizer] = []
-        trained_here = [p for p, owners in zip(self._parameters, self._trained, strict=True) if owners and p.numel()]
+        of_all = zip(self._parameters, self._trained, self._kinds, strict=True)
+        trained_here = [parameter for parameter, owners, (_, _, shape, _) in of_all if owners and 0 not in shape]
         self._probed = trained_here[:: max(1, -(-len(trained_here) // PROBED_TENSORS))]
         self._probes: list[torch.Tensor] = []
         self._versions: list[int] = []
@@ -153,19 +155,38 @@ class OutsideWatch:
         with what to write instead."""
         self._check_compared(round)
         self._check_steps(round)
-        self._check_trained(round, optimizers)
+        self._check_groups(round)
+        as_left = self._as_left()
+        if not as_left:
+            self._check_trained(round, optimizers)
         self._check_loaded(round)  # of a checkpoint's schedule, too, which has another position then
         self._check_schedulers(round)
         self._check_options(round)
         added = self._places.look(round)
-        self._check_kinds()
+        if not as_left:
+            self._check_kinds()
         self._check_adapters(round)
         if leaving:  # with local steps the state is the common one
-            return "" if self._at_home else self._changed(round, again=True)
-        if told := added or self._changed(round):
+            return "" if as_left or self._at_home else self._changed(round, again=True)
+        if told := added or ("" if as_left else self._changed(round)):
             return told
         told, self.untold = self.untold, ""
         return told
+
+    def _as_left(self) -> bool:
+        """Whether every parameter is what it was, by its kind and by torch's counter of changes. One pass for all of
+        that: to come by a tensor costs more than to look at it."""
+        for parameter, version, kind in zip(self._parameters, self._versions, self._kinds, strict=True):
+            dtype, device, shape, wanted = kind
+            if (
+                parameter._version != version
+                or parameter.requires_grad is not wanted
+                or parameter.dtype is not dtype
+                or parameter.shape != shape
+                or parameter.device != device
+            ):
+                return False
+        return True
 
     def _changed(self, round: int, *, again: bool = False) -> str:
         versions = [parameter._version for parameter in self._parameters]
@@ -222,13 +243,10 @@ class OutsideWatch:
 
     def _check_trained(self, round: int, optimizers: Sequence[str] | None) -> None:
         """What is trained is a matter of the whole run. A phase may freeze what its step is not for."""
-        self._check_groups(round)
-        wanted = [parameter.requires_grad for parameter in self._parameters]
-        if wanted == self._wanted:
-            return
-        of_all = zip(self._names, wanted, self._wanted, self._trained, strict=True)
+        of_all = zip(self._names, self._parameters, self._kinds, self._trained, strict=True)
         thawed, frozen = [], []
-        for name, now, then, owners in of_all:
+        for name, parameter, (_, _, _, then), owners in of_all:
+            now = parameter.requires_grad
             if now and not then:
                 thawed.append(name)
             elif then and not now and _is_for(owners, optimizers):
@@ -312,18 +330,14 @@ class OutsideWatch:
                 )
 
     def _check_kinds(self) -> None:
-        if (now := self._kinds_now()) == self._kinds:
-            return
-        for name, kind, before in zip(self._names, now, self._kinds, strict=True):
-            if kind != before:
+        for name, parameter, before in zip(self._names, self._parameters, self._kinds, strict=True):
+            kind = kind_of(parameter)
+            if kind[:3] != before[:3]:
                 raise ChangedOutside(
-                    f"the parameter {name!r} is {_kind(*kind)} now, and was {_kind(*before)} when it was registered: "
+                    f"the parameter {name!r} is {_shown(kind)} now, and was {_shown(before)} when it was registered: "
                     "move the model, and change its types and sizes, before register() (for fewer bits in the forward "
                     "pass alone: torch.autocast)"
                 )
-
-    def _kinds_now(self) -> list[tuple[torch.dtype, torch.device, torch.Size]]:
-        return [(parameter.dtype, parameter.device, parameter.shape) for parameter in self._parameters]
 
     def _groups(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for name, optimizer in self._optimizers.items():
@@ -365,7 +379,8 @@ def _first_numbers(parameter: torch.Tensor) -> torch.Tensor:
     return there[:PROBED_NUMBERS] if there.dim() else there
 
 
-def _kind(dtype: torch.dtype, device: torch.device, shape: torch.Size) -> str:
+def _shown(kind: Kind) -> str:
+    dtype, device, shape, _ = kind
     return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
 
 
