@@ -120,9 +120,7 @@ class Metrics:
         self.probe_seconds = counter("probe_seconds", "How long they took")
         self.probes_saved = counter("probes_saved", "Links whose rate was known from what they carried anyway")
 
-        self._besides = self._counted_besides()
         self._of_event: dict[type[events.Event], tuple[Counter, ...]] = {}
-        """Of each kind that has come: a counter is looked up by its labels once, not in every round."""
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
@@ -173,7 +171,8 @@ class Metrics:
         kind = type(event)
         counters = self._of_event.get(kind)
         if counters is None:
-            counters = self._of_event[kind] = (self.events.labels(kind.__name__), *self._besides.get(kind, ()))
+            besides = self._counted_besides().get(kind, ())
+            counters = self._of_event[kind] = (self.events.labels(kind.__name__), *besides)  # looked up once
         for counter in counters:
             counter.inc()
         self.event_seconds.observe(seconds)
