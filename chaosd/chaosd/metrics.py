@@ -58,12 +58,8 @@ class Metrics:
             return Counter(f"chaosd_{name}", text, labels, registry=registry)
 
         self.events = counter("events", "Facts that the site's machine was told, by kind", "event")
-        self.event_seconds = Histogram(
-            "chaosd_event_seconds",
-            "Deciding about one fact and carrying the effects out",
-            registry=registry,
-            buckets=FAST_S,
-        )
+        told = "Deciding about one fact and carrying the effects out"
+        self.event_seconds = Histogram("chaosd_event_seconds", told, registry=registry, buckets=FAST_S)
         self.rounds = counter(
             "rounds",
             "Rounds by how they ended here: reduced, fetched from a neighbour, empty (all gave weight 0), missed",
