@@ -11,6 +11,7 @@ import torch
 from blake3 import blake3
 
 from chaos.frameworks.base import StateItem
+from chaos.worker_group.local_phase import LocalPhase
 
 
 class HeldPart(ABC):
@@ -57,25 +58,39 @@ class HeldPart(ABC):
         """One step of its optimizer with this mean gradient, flat: the state becomes that of the end of `round`."""
 
     @property
+    def phase(self) -> LocalPhase | None:
+        """Of a mode with local steps, while it is held and trained; None without one: then a state says it all."""
+        return None
+
+    @property
     def common(self) -> Sequence[StateItem]:
         """What of its state is that of a run of institutions: all of it, but for a mode with local steps."""
-        return self._items
+        return self._items if self.phase is None else self.phase.common
 
-    def goes_on(self, step: int) -> None:  # noqa: B027 - without local steps a state says it all
+    def goes_on(self, step: int) -> None:
         """Its state is that of this step of the worker group."""
+        if self.phase is not None:
+            self.phase.goes_on(step)
 
-    def begins_anew(self, round: int) -> None:  # noqa: B027
+    def begins_anew(self, round: int) -> None:
         """The common part of the state of the end of `round` was put into its items."""
+        if self.phase is not None:
+            self.phase.begins_anew(round)
 
-    def end_alone(self, round: int) -> None:  # noqa: B027
+    def end_alone(self, round: int) -> None:
         """A round of a mode with local steps is over, without others."""
+        if self.phase is not None:
+            self.phase.end_alone(round)
 
     def forget(self) -> None:  # noqa: B027 - what keeps nothing has nothing to forget
         """What was computed for a step is void; the state stays as it is."""
 
     def void(self) -> None:
-        """A round has no result: what was computed for it is void."""
-        self.forget()
+        """A round has no result: what was computed for it is void, with local steps the phase."""
+        if self.phase is None:
+            self.forget()
+        else:
+            self.phase.void()
 
     @property
     @abstractmethod

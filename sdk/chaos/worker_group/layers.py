@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from chaos.frameworks.base import StateItem
 from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_buffers import ModelBuffer
 from chaos.frameworks.torch_names import buffers_of
@@ -34,6 +33,8 @@ class Layer(HeldPart):
     alike = False
     """Whether all processes of a device group compute the same micro-batch, and not each its part of it."""
 
+    phase: LayerPhase | None = None
+
     def __init__(self, index: int, module: torch.nn.Module) -> None:
         super().__init__(index)
         self.module = module
@@ -46,7 +47,6 @@ class Layer(HeldPart):
         self._schedule: MakeScheduler | None = None
         self._mode: DiLoCo | None = None
         self._optimizer: torch.optim.Optimizer | None = None
-        self.phase: LayerPhase | None = None  # of a mode with local steps
         self._framework: TorchFramework | None = None
         self._all = list(module.parameters())
         self.adds = True  # its backward pass can add to gradients that are there, and be one with its neighbours'
@@ -213,26 +213,6 @@ class Layer(HeldPart):
         """Raises ScheduleOver where its schedule ends before the next step; that of local steps looks by itself."""
         if self.phase is None and self._framework is not None:
             self._framework.check_step(self._framework.optimizers)
-
-    @property
-    def common(self) -> Sequence[StateItem]:
-        return self._items if self.phase is None else self.phase.common
-
-    def goes_on(self, step: int) -> None:
-        if self.phase is not None:
-            self.phase.goes_on(step)
-
-    def begins_anew(self, round: int) -> None:
-        if self.phase is not None:
-            self.phase.begins_anew(round)
-
-    def end_alone(self, round: int) -> None:
-        if self.phase is not None:
-            self.phase.end_alone(round)
-
-    def void(self) -> None:
-        if self.phase is not None:
-            self.phase.void()
 
     @property
     def gradient_size(self) -> int:

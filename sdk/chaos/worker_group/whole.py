@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, UpdateHook, What, in_vector_order
+from chaos.frameworks.base import Bytes, Framework, SlotKind, UpdateHook, What, in_vector_order
 from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_state import TensorItem
 from chaos.sync.base import SyncSession
@@ -32,6 +32,8 @@ class WholeModel(HeldPart):
     Its gradient is what a round averages, flat: gradients of parameters and values of buffers. Buffers are as the last
     step left them before each micro-batch, so that what a micro-batch gives depends on no other.
     """
+
+    phase: WholePhase | None = None
 
     def __init__(
         self,
@@ -56,7 +58,6 @@ class WholeModel(HeldPart):
         self._given: Bytes = np.zeros(size_bytes, dtype=np.uint8)
         self._taken: Bytes = np.zeros(size_bytes, dtype=np.uint8)
         parameters = [each for each in session.items if isinstance(each, TensorItem)]
-        self.phase: WholePhase | None = None  # of a mode with local steps
         if mode is not None:
             assert isinstance(framework, TorchFramework)
             self.phase = WholePhase(mode, framework, module, on_average)
@@ -141,28 +142,6 @@ class WholeModel(HeldPart):
         self._framework.discard()
         if self.phase is not None:
             self.phase.restore_buffers()
-
-    @property
-    def common(self) -> Sequence[StateItem]:
-        return self._items if self.phase is None else self.phase.common
-
-    def goes_on(self, step: int) -> None:
-        if self.phase is not None:
-            self.phase.goes_on(step)
-
-    def begins_anew(self, round: int) -> None:
-        if self.phase is not None:
-            self.phase.begins_anew(round)
-
-    def end_alone(self, round: int) -> None:
-        if self.phase is not None:
-            self.phase.end_alone(round)
-
-    def void(self) -> None:
-        if self.phase is None:
-            self.forget()
-        else:
-            self.phase.void()
 
     def loaded(self) -> None:
         self.forget()
