@@ -4,7 +4,7 @@
 TRAINING as JSON: `kind`, `every`, `mode`, `rounds`, `seed`, `standalone`, `pace_s` a step until the file `fast` is
 there, `digests`: a file for the digests of the layers' parameters after each round, which each worker tells of those
 that it holds; `statistics`: the model has batch statistics, which are in the digests (no stages); `fails`: the script
-raises after so many steps.
+raises after so many steps; `spoilt`: a sample of the loader's that is not finite; `micro_batch`: samples.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tests.integration.sharded_training import digest
 from tests.integration.site_training import (
     FEATURES,
     GLOBAL_BATCH,
+    MICRO_BATCH,
     WIDTH,
     Points,
     make_model,
@@ -58,6 +59,18 @@ def digests(model: torch.nn.Sequential, given: dict[str, Any]) -> dict[int, str]
     return {at: digest(tensors(layer)) for at, layer in enumerate(model)}
 
 
+def points(given: dict[str, Any]) -> Points:
+    found = Points()
+    if "spoilt" in given:
+        found.x[given["spoilt"]] = float("nan")
+    return found
+
+
+def loading(given: dict[str, Any]) -> dict[str, int]:
+    steps, micro_batch = given["rounds"] * given["every"], given.get("micro_batch", MICRO_BATCH)
+    return {"global_batch": GLOBAL_BATCH, "micro_batch": micro_batch, "seed": given["seed"], "steps": steps}
+
+
 def ordinary(given: dict[str, Any]) -> None:
     model = model_of(given)
     optimizer = make_optimizer(list(model.parameters()))
@@ -82,9 +95,7 @@ def stages(given: dict[str, Any]) -> None:
         coordinator.register(
             model=model, optimizer=make_optimizer, scheduler=make_scheduler, clip_norm=2.0, sync=mode_of(given)
         )
-        loader = coordinator.loader(
-            Points(), global_batch=GLOBAL_BATCH, micro_batch=2, seed=given["seed"], steps=given["rounds"] * every
-        )
+        loader = coordinator.loader(points(given), **loading(given))
         for batch in loader:
             report = model.step(batch)
             if report.step % every == 0:
@@ -111,9 +122,7 @@ def replicas(
         coordinator.register(
             model=model, optimizer=optimizer, scheduler=scheduler, on_average=clip, sync=mode_of(given)
         )
-        loader = coordinator.loader(
-            Points(), global_batch=GLOBAL_BATCH, micro_batch=2, seed=given["seed"], steps=given["rounds"] * every
-        )
+        loader = coordinator.loader(points(given), **loading(given))
         for inputs, targets in loader:
             if coordinator.steps == given.get("fails"):
                 raise RuntimeError("the label is wrong")

@@ -43,8 +43,7 @@ class WorkerGroupMachine(ToBeDone):
         self._steps = CountedSteps(skips=settings.skip_not_finite)
         self._holders = StateHolders()
         self._ending = Ending(self, self._crew, self._steps)
-        self.generation = 0
-        """Of the plan that was ordered last."""
+        self.generation = 0  # of the plan that was ordered last
         self.plan: Plan | None = None  # that one; None: none was yet
         self._ordered: frozenset[int] = frozenset()  # its workers, those without layers too
         self._ready: set[int] = set()  # those that have built their groups, and have their layers
@@ -52,8 +51,7 @@ class WorkerGroupMachine(ToBeDone):
         self._stopping: Stopping | None = None  # the end of a generation, while it is under way
         self._broken = 0  # generations in a row that ended without a step and without a death
         self._peer_lost_last = ""  # what was said of it last, and by whom
-        self.member: RunMember | None = None
-        """Of a run of institutions, if the script wants that."""
+        self.member: RunMember | None = None  # of a run of institutions, if the script wants that
 
     @property
     def hello(self) -> msg.GroupHello | None:
@@ -143,7 +141,7 @@ class WorkerGroupMachine(ToBeDone):
             return
         came = self._crew.let_in(worker, hello)
         if self.member is None and hello.run is not None:
-            self.member = RunMember(self, hello)
+            self.member = RunMember(self, hello, self._steps)
         self.note("worker-came", came, worker=worker)
         self._change(GroupChange.CAME)
         if self.phase is GroupPhase.FORMING:
@@ -261,17 +259,19 @@ class WorkerGroupMachine(ToBeDone):
             self._ending.look()
             return
         self._change(GroupChange.REDUCED)
-        if self.member is not None:
-            self.member.reduced()
-            return
+        own = self.commit_own if self.member is None else self.member.reduced
+        own()
+
+    def commit_own(self) -> None:
+        """The step under way counts by what this site's own gradients come to; or the training ends with it."""
         try:
             commit = self._steps.summed()
         except NotFinite as error:
             self.end(str(error))
-        else:
-            if commit.void:
-                self.note("step-skipped", self._steps.skipped, step=commit.after)
-            self.commit(commit)
+            return
+        if commit.void:
+            self.note("step-skipped", self._steps.skipped, step=commit.after)
+        self.commit(commit)
 
     def commit(self, commit: msg.CommitStep) -> None:
         """From now on this step counts."""

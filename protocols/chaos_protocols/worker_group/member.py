@@ -56,14 +56,15 @@ from chaos_protocols.worker_group.round_part import RoundPart
 from chaos_protocols.worker_group.round_steps import RoundSteps
 from chaos_protocols.worker_group.settings import COMPLETE_MAX_S, LEAVE_MAX_S
 from chaos_protocols.worker_group.snapshot_orders import SnapshotOrders
+from chaos_protocols.worker_group.steps import CountedSteps
 
 
 class RunMember:
     """See the module. Owned by the worker group's machine, which tells it what its workers do."""
 
-    def __init__(self, group: Group, hello: GroupHello) -> None:
+    def __init__(self, group: Group, hello: GroupHello, steps: CountedSteps) -> None:
         assert hello.run is not None
-        self._group, self._weight = group, hello.run.weight
+        self._group, self._steps, self._weight = group, steps, hello.run.weight
         self._clipped, self._all_layers = hello.clip_norm is not None and not hello.every, len(hello.layers)
         self.phase = MemberPhase.OUTSIDE
         self.standing = Standing.DOWN
@@ -129,7 +130,8 @@ class RunMember:
         """All workers have the sums of the step, and this site's part lies in the shared memory."""
         assert self._collector is not None
         self.standing = Standing.REDUCED
-        self._part.summed(self._collector)
+        if self._rounds.gives(self._group.step):
+            self._part.summed(self._collector)
         self._turn()
 
     def stepped(self, commit: CommitStep) -> None:
@@ -335,15 +337,11 @@ class RunMember:
 
     def _step_alone(self) -> None:
         """A local step counts as soon as all have its sums."""
-        own = self._part.take()
-        if own is None:
-            self._end(self._part.refused)
-        else:
-            self.standing = Standing.UPDATING
-            self._group.commit(own)
+        self.standing = Standing.UPDATING
+        self._group.commit_own()
 
     def _give(self) -> None:
-        given = self._part.give(self._round + 1, self._weight)
+        given = self._part.give(self._round + 1, self._rounds.weight(self._weight, self._steps.left_out))
         self._change(MemberChange.GAVE)
         self._tell(given)
 

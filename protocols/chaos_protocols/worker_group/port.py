@@ -21,6 +21,9 @@ class Group(Protocol):
     def commit(self, commit: CommitStep) -> None:
         """From now on this step counts."""
 
+    def commit_own(self) -> None:
+        """The step under way counts by what this site's own gradients come to; or the training ends with it."""
+
     def took_state(self, step: Step) -> None:
         """All workers have the state of this step."""
 

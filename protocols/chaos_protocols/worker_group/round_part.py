@@ -9,6 +9,9 @@ from chaos_protocols.worker_group.commit import NotFinite, StepCollector
 from chaos_protocols.worker_group.messages import CommitStep
 from chaos_protocols.worker_group.tags import Step
 
+NOTHING = "each step of the phase was left out, since its gradient was not finite"
+"""Why a site with local steps has nothing to give."""
+
 
 class RoundPart:
     """Owned by the member. `own`: what this site's own gradients came to; None: nothing that could be given, and
@@ -34,8 +37,8 @@ class RoundPart:
 
     def give(self, round: int, weight: float) -> wire.RoundContributed | wire.RoundSkipped:
         """What is said of it."""
-        if self.own is None:
-            self.given = wire.RoundSkipped(round=round, reason=self.refused)
+        if self.own is None or not weight:
+            self.given = wire.RoundSkipped(round=round, reason=self.refused or NOTHING)
         else:
             self.given = wire.RoundContributed(round=round, weight=weight)
         return self.given

@@ -15,8 +15,9 @@ class CountedSteps:
 
     def __init__(self, *, skips: bool = False) -> None:
         self._skips, self._in_a_row = skips, 0
-        self._local = False
-        """Only some of the steps are rounds: a layer would count a step that is left out as one of its phase."""
+        self._rounds = RoundSteps()
+        self.left_out = 0
+        """Local steps since the last round that count, and changed nothing."""
         self.skipped = ""
         """Why the last one that was left out was."""
         self.committed = -1
@@ -32,14 +33,14 @@ class CountedSteps:
 
     def begin(self, hello: GroupHello, workers: frozenset[int]) -> StepCollector:
         """Of a generation."""
-        self._local = hello.every > 0
+        self._rounds = RoundSteps(hello.every)
         self.collector = StepCollector(
             step=self.step,
             workers=workers,
             layers=len(hello.layers),
             micro_batches=hello.micro_batches,
             clip_norm=hello.clip_norm,
-            rounds=RoundSteps(hello.every),
+            rounds=self._rounds,
         )
         return self.collector
 
@@ -47,11 +48,11 @@ class CountedSteps:
         """The commit of the step under way, whose sums are there. Raises `NotFinite` where it ends the training."""
         assert self.collector is not None
         try:
-            commit, self._in_a_row = self.collector.summed(), 0
+            commit = self.collector.summed()
+            if self._rounds.computes(commit.step):
+                self._in_a_row = 0
         except NotFinite as error:
             self._in_a_row, self.skipped = self._in_a_row + 1, str(error)
-            if self._local:
-                raise
             if not self._skips:
                 raise NotFinite(f"{error}; chaosd run --skip-not-finite leaves such a step out") from error
             if self._in_a_row > SKIPPED_MAX:
@@ -65,11 +66,12 @@ class CountedSteps:
     def count(self, commit: CommitStep) -> None:
         """From now on this step counts."""
         self.committed, self.step, self.last = commit.step, commit.after, commit
+        self.left_out = self.left_out + commit.void if self._rounds.position(commit.after) else 0
         if self.collector is not None:
             self.collector.go_to(self.step)
 
     def go_on_from(self, step: Step) -> None:
         """The state is that of this step, from elsewhere."""
-        self.committed, self.step, self.last = step - 1, step, None
+        self.committed, self.step, self.last, self.left_out = step - 1, step, None, 0
         if self.collector is not None:
             self.collector.go_to(step)

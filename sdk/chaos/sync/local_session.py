@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from chaos.finite import first_not_finite
-from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item
+from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item, number_item
 from chaos.skipped import BY_THE_SCRIPT
 from chaos.sync.anchors import Anchor
 from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
@@ -62,8 +62,7 @@ class LocalStepsSession:
                 "sampler= deals the samples of the next round by what all said in the last one, so its result must be "
                 "there: leave out delay= (fragments= may stay)"
             )
-        self._framework, self._plan, self._notes = framework, plan, notes
-        self._data = data
+        self._framework, self._plan, self._notes, self._data = framework, plan, notes, data
         self._local = framework.local_training()
         self._pace = LocalPace(plan.steps, by_time=plan.by_time)
         notes_count = notes.count + self._pace.count + (data.count if data is not None else 0)
@@ -73,8 +72,7 @@ class LocalStepsSession:
         self._fragments = Fragments(runs, plan.fragments, self._notes_bytes)
         trained = [run for run in runs if run.kind is SlotKind.PARAMETER]
         self._anchors = {id(run): Anchor.of(run, framework, plan.outer) for run in trained}
-        self._samples = [0.0] * plan.fragments
-        """Of each part: since its last round."""
+        self._samples = [0.0] * plan.fragments  # of each part: since its last round
         self._phase = _Phase()
         self._round = 0
         self._under_way: _UnderWay | None = None
@@ -82,8 +80,7 @@ class LocalStepsSession:
         """The part whose result is in the anchor, and not yet in the live parameters."""
         longest = max(window.stop - window.start for window in self._fragments.windows) if plan.delay else 0
         self._merging: Bytes = np.zeros(longest, dtype=np.uint8)
-        buffers = [run for run in runs if run.kind is SlotKind.BUFFER and plan.delay]
-        self._statistics = OwnStatistics(framework, buffers)
+        self._statistics = OwnStatistics(framework, [r for r in runs if r.kind is SlotKind.BUFFER and plan.delay])
         self._given_part = 0
         self._own: dict[int, Bytes] = {}
         """Memory for this site's own parameters, once the common model was shown."""
@@ -145,8 +142,8 @@ class LocalStepsSession:
             self._local.leave_out(advance)
             why = "the script skips it" if part.skip else "others have its samples now"
         else:
-            names = part.optimizers
-            chosen = by_name(self._local.optimizers, names) if names is not None else self._local.optimizers
+            known = self._local.optimizers
+            chosen = known if part.optimizers is None else by_name(known, part.optimizers)
             why = self._local.step(number, chosen, advance)
         if why:
             phase.left_out, phase.why = phase.left_out + 1, why
@@ -338,8 +335,16 @@ class LocalStepsSession:
         the end of `round`. Of a plan without fragments, delay and pace by time."""
         self._round = round
         self._pace.position = steps
-        self._samples = [float(steps)]
+        self._samples = [float(steps - self._phase.left_out)]
         self._local.go_on(steps)
+
+    def left_out(self) -> StateItem:
+        """Of the steps of this phase, how many changed nothing."""
+
+        def put(number: float) -> None:
+            self._phase.left_out = int(number)
+
+        return number_item("phase.left_out", lambda: self._phase.left_out, put)
 
     # ---- the common model
 

@@ -67,6 +67,11 @@ class HeldPart(ABC):
         """What of its state is that of a run of institutions: all of it, but for a mode with local steps."""
         return self._items if self.phase is None else self.phase.common
 
+    def leave_out(self) -> None:
+        """A step counts without an update: its gradient is not finite."""
+        if self.phase is not None:
+            self.phase.leave_out()
+
     def goes_on(self, step: int) -> None:
         """Its state is that of this step of the worker group."""
         if self.phase is not None:

@@ -97,7 +97,7 @@ class Layer(HeldPart):
             self.phase = None if mode is None else LayerPhase(mode, self._framework)
         items = plain if self._framework is None else self._framework.items
         if self.phase is not None:  # what is common is put first: it puts the live values, too
-            items = [*self.phase.common, *items, *self.phase.flags]
+            items = [*self.phase.common, *items, *self.phase.marks]
         self._consists_of(items, sum(each.get().size for each in plain))
 
     def keep(self, keeps: bool) -> None:

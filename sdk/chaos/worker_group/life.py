@@ -255,8 +255,7 @@ class InGroup(ABC):
             for layer in layers:
                 if layer.held:
                     layer.end_alone(self._rounds.round_of(commit.after))
-        elif not commit.void:
-            assert run is not None
+        else:
             update(layers, run, commit)
         ended_s = perf_counter()
         seconds = {} if run is None else {**run.seconds, "update": ended_s - began_s}

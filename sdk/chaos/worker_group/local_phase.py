@@ -25,8 +25,10 @@ class LocalPhase:
         self.session: LocalStepsSession = mode.start(framework)
         self.facts = tuple(mode.facts())
         self.rounds = RoundSteps(mode.plan.every)
-        self.flags = [each.flag for each in self.common if isinstance(each, CommittedItem)]
-        """Of what is common by its value at the end of a round: whether the live value is this site's alone."""
+        flags = [each.flag for each in self.common if isinstance(each, CommittedItem)]
+        self.marks: Sequence[StateItem] = [*flags, self.session.left_out()]
+        """Of what is common by its value at the end of a round: whether the live value is this site's alone. And how
+        many steps of the phase were left out."""
 
     @property
     def common(self) -> Sequence[StateItem]:
@@ -36,6 +38,10 @@ class LocalPhase:
     def step(self) -> None:
         """A step of the inner optimizer, on the gradients as they stand."""
         self.session.stepped(Part())
+
+    def leave_out(self) -> None:
+        """A step whose gradient is not finite: it counts, and only the schedule goes on."""
+        self.session.stepped(Part(skip=True))
 
     def goes_on(self, step: int) -> None:
         """The state, wherever it came from, is that of this step."""

@@ -38,7 +38,7 @@ class WholePhase(LocalPhase):
         self.own: Sequence[StateItem] = [
             *(each for each in framework.items if each.item.name not in theirs),
             *map(_buffer_item, self._buffers),
-            *self.flags,
+            *self.marks,
         ]
         """Of this site between two rounds; to be put after what is common, which puts live values, too."""
 

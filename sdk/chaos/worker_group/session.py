@@ -100,10 +100,13 @@ class Computed(Protocol):
         ...
 
 
-def update(layers: Sequence[HeldPart], run: Computed, commit: CommitStep) -> None:
+def update(layers: Sequence[HeldPart], run: Computed | None, commit: CommitStep) -> None:
     """Apply a committed step to the layers held here."""
     for layer in layers:
-        if layer.held and layer.keeps and layer.parameters:
+        if layer.held and commit.void:
+            layer.leave_out()
+        elif layer.held and layer.keeps and layer.parameters:
+            assert run is not None
             mean = run.sums.total(layer.index).div_(commit.divisor)  # of use to nobody else any more
             layer.update(mean if commit.factor == 1.0 else mean.mul_(commit.factor), commit.step + 1)
 

@@ -274,18 +274,43 @@ def test_many_steps_in_a_row_whose_gradient_is_not_finite_end_the_group_all_the_
     assert f"so were the {SKIPPED_MAX} steps before it" in ended(bench)
 
 
-def test_without_that_wish_the_end_names_it_but_where_only_some_steps_are_rounds() -> None:
-    bench = GroupBench()
-    bench.train()
+def local(*, skip: bool) -> GroupBench:
+    """With four local steps between rounds."""
+    bench = GroupBench(skip=skip)
+    for effect in bench.taken(ev.StartWorker):
+        bench.say(effect.worker, hello(effect.worker, every=4))
+    bench.plan()
+    bench.ready()
+    return bench
+
+
+@pytest.mark.parametrize("every", [0, 4])
+def test_without_that_wish_the_end_names_it(every: int) -> None:
+    bench = GroupBench() if not every else local(skip=False)
+    if not every:
+        bench.train()
     overflow(bench)
     assert "--skip-not-finite leaves such a step out" in ended(bench)
-    local = GroupBench(skip=True)
-    for effect in local.taken(ev.StartWorker):
-        local.say(effect.worker, hello(effect.worker, every=4))
-    local.plan()
-    local.ready()
-    overflow(local)
-    assert "not finite" in (told := ended(local)) and "--skip-not-finite" not in told
+
+
+def test_a_local_step_whose_gradient_is_not_finite_is_left_out_where_that_is_wanted() -> None:
+    bench = local(skip=True)
+    overflow(bench)
+    assert all(each.void and each.step == 0 for each in bench.told(msg.CommitStep).values())
+    bench.reduce(0, 1, 2, 3)
+    assert not any(each.void for each in bench.told(msg.CommitStep).values()) and bench.machine.step == 2
+
+
+def test_steps_of_rounds_which_compute_nothing_are_no_good_ones_between_those_left_out() -> None:
+    bench = local(skip=True)
+    for _ in range(SKIPPED_MAX // 4):
+        for _ in range(4):
+            overflow(bench)
+        for worker in range(4):
+            bench.say(worker, msg.Reduced(generation=bench.machine.generation, step=bench.machine.step))
+    assert bench.phase is GroupPhase.TRAINING and bench.machine.step == SKIPPED_MAX + SKIPPED_MAX // 4
+    overflow(bench)
+    assert f"so were the {SKIPPED_MAX} steps before it" in ended(bench)
 
 
 def test_replicas_that_differ_end_the_group() -> None:
