@@ -273,11 +273,14 @@ def _plain_local_steps(sync: SyncMode | None, how: str) -> DiLoCo | None:
     if not isinstance(sync, DiLoCo):
         return None
     plan = sync.plan
-    if plan.fragments > 1 or plan.delay or plan.by_time or sync.tells_metrics:
-        raise ValueError(
-            f"{type(sync).__name__} with {how} has neither fragments=, delay=, pace='time' nor metrics= yet; "
-            "leave them out, on all sites"
-        )
+    wanted = {
+        "fragments=": plan.fragments > 1 and how != "replicate()",
+        "delay=": plan.delay,
+        "pace='time'": plan.by_time,
+        "metrics=": sync.tells_metrics,
+    }
+    if missing := " and no ".join(name for name, is_wanted in wanted.items() if is_wanted):
+        raise ValueError(f"{type(sync).__name__} with {how} has no {missing} yet; leave it out, on all sites")
     return sync
 
 

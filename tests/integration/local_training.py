@@ -4,7 +4,9 @@
 TRAINING as JSON: `kind`, `every`, `mode`, `rounds`, `seed`, `standalone`, `pace_s` a step until the file `fast` is
 there, `digests`: a file for the digests of the layers' parameters after each round, which each worker tells of those
 that it holds; `statistics`: the model has batch statistics, which are in the digests (no stages); `fails`: the script
-raises after so many steps; `spoilt`: a sample of the loader's that is not finite; `micro_batch`: samples.
+raises after so many steps; `spoilt`: a sample of the loader's that is not finite; `micro_batch`: samples;
+`fragments`: so many, and the digests are of the common model, unless `own`;
+`encoding`: of the rounds.
 """
 
 from __future__ import annotations
@@ -31,13 +33,20 @@ from tests.integration.site_training import (
 from tests.rigs import devices
 
 from chaos import Coordinator, DiLoCo, LocalSGD, OuterSGD
+from chaos.worker_group.data import Loader
+from chaos.worker_group.seeding import seed_of
 
 
 def mode_of(given: dict[str, Any]) -> DiLoCo:
     """With one round of plain means, then with momentum."""
     if given.get("mode") == "LocalSGD":
         return LocalSGD(every=given["every"])
-    return DiLoCo(every=given["every"], outer=OuterSGD(lr=0.7, momentum=0.9), warmup_rounds=1)
+    outer = OuterSGD(lr=0.7, momentum=0.9)
+    return DiLoCo(every=given["every"], outer=outer, warmup_rounds=1, fragments=given.get("fragments", 1))
+
+
+def settings(given: dict[str, Any]) -> dict[str, Any]:
+    return {"handle_signals": False, "verbose": False, "encoding": given.get("encoding", "fp32")}
 
 
 def note(given: dict[str, Any], round: int, layers: dict[int, str]) -> None:
@@ -71,10 +80,37 @@ def loading(given: dict[str, Any]) -> dict[str, int]:
     return {"global_batch": GLOBAL_BATCH, "micro_batch": micro_batch, "seed": given["seed"], "steps": steps}
 
 
+def one_process(given: dict[str, Any]) -> None:
+    """An ordinary script alone, on the batches of the workers' loader: of two micro-batches a step it has the bits of
+    their sum, too."""
+    model, loader, steps = model_of(given), Loader(points(given), **loading(given)), mode_of(given).plan.steps
+    optimizer = make_optimizer(list(model.parameters()))
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        coordinator.register(model=model, optimizer=optimizer, scheduler=make_scheduler(optimizer), sync=mode_of(given))
+        for step in range(loader.steps):
+            for number in range(2):
+                torch.manual_seed(seed_of(loader.seed, step, number, 0))
+                inputs, targets = loader.micro_batch(step, number)
+                (torch.nn.functional.cross_entropy(model(inputs), targets) / 2).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+            coordinator.step(samples=GLOBAL_BATCH)
+            if (step + 1) % steps == 0:
+                tell(given, (step + 1) // steps, model, coordinator)
+
+
+def tell(given: dict[str, Any], round: int, model: torch.nn.Sequential, coordinator: Coordinator) -> None:
+    """What the round has led to, and with fragments what of it is common."""
+    found = digests(model, given)
+    if given.get("fragments") and not given.get("own"):
+        with coordinator.common_model():
+            found = digests(model, given)
+    note(given, round, found)
+
+
 def ordinary(given: dict[str, Any]) -> None:
     model = model_of(given)
     optimizer = make_optimizer(list(model.parameters()))
-    with Coordinator(handle_signals=False, verbose=False) as coordinator:
+    with Coordinator(**settings(given)) as coordinator:
         coordinator.register(model=model, optimizer=optimizer, scheduler=make_scheduler(optimizer), sync=mode_of(given))
         made, round = 0, coordinator.round
         while coordinator.round < given["rounds"]:
@@ -84,13 +120,13 @@ def ordinary(given: dict[str, Any]) -> None:
                 break
             if coordinator.round != round:
                 round = coordinator.round
-                note(given, round, digests(model, given))
+                tell(given, round, model, coordinator)
             pause(given["pace_s"], given["fast"])
 
 
 def stages(given: dict[str, Any]) -> None:
     every = given["every"]
-    with Coordinator(standalone=given.get("standalone", False), handle_signals=False, verbose=False) as coordinator:
+    with Coordinator(standalone=given.get("standalone", False), **settings(given)) as coordinator:
         model = coordinator.parallelize(devices.placed(make_model()), loss=torch.nn.functional.cross_entropy)
         coordinator.register(
             model=model, optimizer=make_optimizer, scheduler=make_scheduler, clip_norm=2.0, sync=mode_of(given)
@@ -110,13 +146,13 @@ def replicas(
     after: Callable[[Coordinator], None] = lambda coordinator: None,
 ) -> None:
     """`touch(step, where)` is called before each forward and backward pass, `after` after each batch."""
-    model, every, told = model_of(given), given["every"], 0
+    model, every, told = model_of(given), mode_of(given).plan.steps, 0
     optimizer = make_optimizer(list(model.parameters()))
 
     def clip(update: Any) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
 
-    with Coordinator(standalone=given.get("standalone", False), handle_signals=False, verbose=False) as coordinator:
+    with Coordinator(standalone=given.get("standalone", False), **settings(given)) as coordinator:
         coordinator.replicate(model)
         scheduler = make_scheduler(optimizer)
         coordinator.register(
@@ -133,7 +169,7 @@ def replicas(
             coordinator.step()
             if coordinator.round > told and coordinator.steps == coordinator.round * every:
                 told = coordinator.round
-                note(given, told, digests(model, given))
+                tell(given, told, model, coordinator)
             after(coordinator)
             pause(given["pace_s"], given["fast"])
 

@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from tests.integration.local_training import digests, loading, mode_of, model_of, note, points
-from tests.integration.site_training import GLOBAL_BATCH, MICRO_BATCH, make_optimizer, make_scheduler
+from tests.integration.local_training import loading, one_process, points
+from tests.integration.site_training import GLOBAL_BATCH, MICRO_BATCH
 from tests.integration.test_institutions import ended, sites
 from tests.integration.test_local_stages import SCRIPT, Told, spawn, told, training
 from tests.rigs.worker_group import Ran, train
 
-from chaos import Coordinator
 from chaos.worker_group.data import Loader
-from chaos.worker_group.seeding import seed_of
 from chaos_planner.pipelines.plans.layout import Policy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -51,19 +48,7 @@ def alone(folder: Path, steps: tuple[int, ...]) -> Told:
     """An ordinary script of one process, which leaves such steps out by itself."""
     folder.mkdir()
     given = of("replicas", folder, steps)
-    model, loader = model_of(given), Loader(points(given), **loading(given))
-    optimizer = make_optimizer(list(model.parameters()))
-    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
-        coordinator.register(model=model, optimizer=optimizer, scheduler=make_scheduler(optimizer), sync=mode_of(given))
-        for step in range(loader.steps):
-            for number in range(2):
-                torch.manual_seed(seed_of(loader.seed, step, number, 0))
-                inputs, targets = loader.micro_batch(step, number)
-                (torch.nn.functional.cross_entropy(model(inputs), targets) / 2).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
-            coordinator.step(samples=GLOBAL_BATCH)
-            if (step + 1) % EVERY == 0:
-                note(given, (step + 1) // EVERY, digests(model, given))
+    one_process(given)
     return told(folder)
 
 

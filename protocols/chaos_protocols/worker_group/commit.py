@@ -52,6 +52,8 @@ class StepCollector:
         self._reduced: set[int] = set()
         self._squares: dict[int, float] = {}
         self._losses: dict[int, float] = {}
+        self.behind = 0.0
+        """Local steps that are in what the site gives with the step under way."""
         self._stepped: dict[int, Stepped] = {}
 
     @property
@@ -71,6 +73,7 @@ class StepCollector:
         self._reduced.add(worker)
         self._squares.update(message.squares)
         self._losses.update(message.losses)
+        self.behind = max(self.behind, message.behind)
         return self._reduced == self._workers
 
     def complete(self) -> CommitStep:
@@ -85,6 +88,7 @@ class StepCollector:
         self._reduced.clear()
         self._squares.clear()
         self._losses.clear()
+        self.behind = 0.0
         self._stepped.clear()
 
     def factor(self, norm: float) -> float:

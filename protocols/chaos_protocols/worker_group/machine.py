@@ -141,7 +141,7 @@ class WorkerGroupMachine(ToBeDone):
             return
         came = self._crew.let_in(worker, hello)
         if self.member is None and hello.run is not None:
-            self.member = RunMember(self, hello, self._steps)
+            self.member = RunMember(self, hello)
         self.note("worker-came", came, worker=worker)
         self._change(GroupChange.CAME)
         if self.phase is GroupPhase.FORMING:

@@ -56,15 +56,14 @@ from chaos_protocols.worker_group.round_part import RoundPart
 from chaos_protocols.worker_group.round_steps import RoundSteps
 from chaos_protocols.worker_group.settings import COMPLETE_MAX_S, LEAVE_MAX_S
 from chaos_protocols.worker_group.snapshot_orders import SnapshotOrders
-from chaos_protocols.worker_group.steps import CountedSteps
 
 
 class RunMember:
     """See the module. Owned by the worker group's machine, which tells it what its workers do."""
 
-    def __init__(self, group: Group, hello: GroupHello, steps: CountedSteps) -> None:
+    def __init__(self, group: Group, hello: GroupHello) -> None:
         assert hello.run is not None
-        self._group, self._steps, self._weight = group, steps, hello.run.weight
+        self._group, self._weight = group, hello.run.weight
         self._clipped, self._all_layers = hello.clip_norm is not None and not hello.every, len(hello.layers)
         self.phase = MemberPhase.OUTSIDE
         self.standing = Standing.DOWN
@@ -341,7 +340,8 @@ class RunMember:
         self._group.commit_own()
 
     def _give(self) -> None:
-        given = self._part.give(self._round + 1, self._rounds.weight(self._weight, self._steps.left_out))
+        assert self._collector is not None
+        given = self._part.give(self._round + 1, self._rounds.weight(self._weight, self._collector.behind))
         self._change(MemberChange.GAVE)
         self._tell(given)
 

@@ -20,7 +20,7 @@ from chaos_protocols.wire.worker import ContributionSpec, FiguresLogged, StateSp
 from chaos_protocols.worker_group.suspicion import Work
 from chaos_protocols.worker_group.tags import Generation, Step, StepTag
 
-VERSION = 5
+VERSION = 6
 FRAME_BYTES_MAX = 64 << 20
 """An order for 65,536 passes of 10 instructions takes some 20 MiB."""
 
@@ -133,12 +133,14 @@ class PlanReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class Reduced(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """It has the sums of the step for all of its layers. `squares`: of the layers whose `lowest` it is, the sum of the
-    squares of the gradient. `losses`: of the micro-batches whose loss it computed."""
+    squares of the gradient. `losses`: of the micro-batches whose loss it computed. `behind`: local steps that are in
+    what it gave to a round with this step, 0 if it gave nothing of them."""
 
     generation: Generation
     step: Step
     squares: Annotated[tuple[tuple[Number, float], ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
     losses: Annotated[tuple[tuple[Number, float], ...], msgspec.Meta(max_length=MICRO_BATCHES_MAX)] = ()
+    behind: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True, tag=True):

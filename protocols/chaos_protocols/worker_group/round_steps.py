@@ -39,10 +39,9 @@ class RoundSteps:
         """Whether micro-batches are computed in it."""
         return not (self.every and self.gives(step))
 
-    def weight(self, weight: float, left_out: int) -> float:
-        """Of what a site gives to a round: `weight` is that of a whole phase, of which so many steps changed
-        nothing."""
-        return weight * (self.every - left_out) / self.every if left_out else weight
+    def weight(self, weight: float, behind: float) -> float:
+        """Of what a site gives to a round. `weight`: that of `every` local steps; `behind`: how many are behind it."""
+        return weight * behind / self.every if self.every else weight
 
     def updates(self, step: Step) -> int:
         """How many global batches came before it."""

@@ -16,8 +16,6 @@ class CountedSteps:
     def __init__(self, *, skips: bool = False) -> None:
         self._skips, self._in_a_row = skips, 0
         self._rounds = RoundSteps()
-        self.left_out = 0
-        """Local steps since the last round that count, and changed nothing."""
         self.skipped = ""
         """Why the last one that was left out was."""
         self.committed = -1
@@ -66,12 +64,11 @@ class CountedSteps:
     def count(self, commit: CommitStep) -> None:
         """From now on this step counts."""
         self.committed, self.step, self.last = commit.step, commit.after, commit
-        self.left_out = self.left_out + commit.void if self._rounds.position(commit.after) else 0
         if self.collector is not None:
             self.collector.go_to(self.step)
 
     def go_on_from(self, step: Step) -> None:
         """The state is that of this step, from elsewhere."""
-        self.committed, self.step, self.last, self.left_out = step - 1, step, None, 0
+        self.committed, self.step, self.last = step - 1, step, None
         if self.collector is not None:
             self.collector.go_to(step)

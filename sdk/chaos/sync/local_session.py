@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from chaos.finite import first_not_finite
-from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item, number_item
+from chaos.frameworks.base import Bytes, Framework, MadeItem, SlotKind, StateItem, What, by_name, fact_item
 from chaos.skipped import BY_THE_SCRIPT
 from chaos.sync.anchors import Anchor
 from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
@@ -18,30 +17,12 @@ from chaos.sync.fragments import Fragments
 from chaos.sync.local_plan import LocalPlan
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote
 from chaos.sync.pace import LocalPace
+from chaos.sync.phases import Phase, UnderWay
 from chaos.sync.runs import runs_of
 from chaos.sync.statistics import OwnStatistics
 from chaos_protocols.names import WEIGHT_MAX
-from chaos_protocols.wire.state_spec import contribution_spec, fact
+from chaos_protocols.wire.state_spec import Item, contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
-
-
-@dataclass(slots=True)
-class _Phase:
-    """What this site has done since it last gave to a round, or was to give."""
-
-    steps: int = 0
-    left_out: int = 0
-    why: str = ""
-    wants_to_end: bool = False
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """A round whose result has not come, while this site goes on; `part`: what of the model it gave (None: nothing)."""
-
-    round: int
-    part: int | None
 
 
 class LocalStepsSession:
@@ -73,9 +54,9 @@ class LocalStepsSession:
         trained = [run for run in runs if run.kind is SlotKind.PARAMETER]
         self._anchors = {id(run): Anchor.of(run, framework, plan.outer) for run in trained}
         self._samples = [0.0] * plan.fragments  # of each part: since its last round
-        self._phase = _Phase()
+        self._phase = Phase()
         self._round = 0
-        self._under_way: _UnderWay | None = None
+        self._under_way: UnderWay | None = None
         self._to_merge: int | None = None
         """The part whose result is in the anchor, and not yet in the live parameters."""
         longest = max(window.stop - window.start for window in self._fragments.windows) if plan.delay else 0
@@ -100,6 +81,11 @@ class LocalStepsSession:
         self.contribution: ContributionSpec = contribution_spec(
             notes_count + float64, float32, self._fragments.bounded, parts=plan.fragments
         )
+
+    @property
+    def round(self) -> int:
+        """The last one whose result is here."""
+        return self._round
 
     @property
     def steps(self) -> int:
@@ -193,7 +179,7 @@ class LocalStepsSession:
         """With a delay the next phase begins here."""
         if not self._plan.delay:
             return
-        self._under_way = _UnderWay(round, part)
+        self._under_way = UnderWay(round, part)
         self._local.close_phase(self._plan.steps)
         self.notice = self._left_out(round)
         self._begin_phase()
@@ -296,7 +282,7 @@ class LocalStepsSession:
             under_way = self._under_way
             self._go_back()
             self._begin(self._round)
-            self._under_way = None if under_way is None else _UnderWay(under_way.round, None)
+            self._under_way = None if under_way is None else UnderWay(under_way.round, None)
 
     def name_at(self, start: int) -> str:
         if start < self._notes_bytes:
@@ -332,19 +318,20 @@ class LocalStepsSession:
 
     def go_on(self, round: int, steps: int) -> None:
         """The state, this site's own with it, came from another process of the site: that of `steps` local steps after
-        the end of `round`. Of a plan without fragments, delay and pace by time."""
+        the end of `round`. Of a plan without delay and pace by time."""
         self._round = round
         self._pace.position = steps
-        self._samples = [float(steps - self._phase.left_out)]
         self._local.go_on(steps)
 
-    def left_out(self) -> StateItem:
-        """Of the steps of this phase, how many changed nothing."""
+    @property
+    def behind(self) -> StateItem:
+        """Samples of each part since its last round: this site's own, which go with the rest of its phase."""
 
-        def put(number: float) -> None:
-            self._phase.left_out = int(number)
+        def put(data: Bytes) -> None:
+            self._samples = data.view(np.float64).tolist()
 
-        return number_item("phase.left_out", lambda: self._phase.left_out, put)
+        item = Item("phase.samples", "float64", (self._plan.fragments,))
+        return MadeItem(item=item, get=lambda: np.array(self._samples).view(np.uint8), put=put)
 
     # ---- the common model
 
@@ -376,7 +363,7 @@ class LocalStepsSession:
     # ---- within
 
     def _begin_phase(self) -> None:
-        self._phase = _Phase()
+        self._phase = Phase()
         self._pace.begin()
 
     def _begin(self, round: int) -> None:

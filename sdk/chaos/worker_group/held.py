@@ -90,12 +90,17 @@ class HeldPart(ABC):
     def forget(self) -> None:  # noqa: B027 - what keeps nothing has nothing to forget
         """What was computed for a step is void; the state stays as it is."""
 
-    def void(self) -> None:
-        """A round has no result: what was computed for it is void, with local steps the phase."""
+    def void(self, round: int) -> None:
+        """This round has no result: what was computed for it is void, with local steps the phase."""
         if self.phase is None:
             self.forget()
         else:
-            self.phase.void()
+            self.phase.void(round)
+
+    @property
+    def behind(self) -> float:
+        """How many local steps are in what it has given to a round."""
+        return 0.0 if self.phase is None else self.phase.behind
 
     @property
     @abstractmethod

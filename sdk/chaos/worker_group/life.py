@@ -185,15 +185,17 @@ class InGroup(ABC):
         commit. None: the state that this step began with was replaced."""
         line, step, order, loader = self.line, self._tag.step, self._order, self._training.loader
         assert order is not None
+        behind = 0.0
         if self._memory is not None and self._rounds.gives(step):
             for layer in (self._training.parts[index] for index in order.lowest):
                 summed = run is not None and layer.parameters
                 self._memory.give(layer, run.sums.total(layer.index) / loader.micro_batches if run and summed else None)
+                behind = max(behind, layer.behind)
         squares = () if run is None else run.squares(order.lowest)
         losses = () if run is None else tuple(sorted(run.losses.items()))
         self._stand(StepPhase.REDUCED)
         line.doing(Work.WAITING)
-        line.send(Reduced(generation=line.generation, step=step, squares=squares, losses=losses))
+        line.send(Reduced(generation=line.generation, step=step, squares=squares, losses=losses, behind=behind))
         while self._tag.phase is StepPhase.REDUCED:
             commit = self._obey(line.take(*AT_A_GATE))
             if commit is not None:

@@ -27,7 +27,7 @@ class LayerPhase(LocalPhase):
 
     def give(self) -> Bytes:
         """What the layer gives to a round, with the notes before it."""
-        self.session.contribute(self.room, 1)
+        self._contribute(self.room)
         return self.room
 
     def apply(self, round: int) -> None:

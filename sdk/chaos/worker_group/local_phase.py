@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chaos.frameworks.base import StateItem
+from chaos.frameworks.base import Bytes, StateItem
 from chaos.frameworks.local import CommittedItem
 from chaos.frameworks.torch import TorchFramework
 from chaos.sync.base import Part
@@ -19,16 +19,18 @@ from chaos_protocols.worker_group.round_steps import RoundSteps
 
 
 class LocalPhase:
-    """`mode`: plain local steps, without fragments, delay and pace by time."""
+    """`mode`: local steps without delay and pace by time."""
 
     def __init__(self, mode: DiLoCo, framework: TorchFramework) -> None:
         self.session: LocalStepsSession = mode.start(framework)
         self.facts = tuple(mode.facts())
-        self.rounds = RoundSteps(mode.plan.every)
+        self.rounds = RoundSteps(mode.plan.steps)
         flags = [each.flag for each in self.common if isinstance(each, CommittedItem)]
-        self.marks: Sequence[StateItem] = [*flags, self.session.left_out()]
+        self.marks: Sequence[StateItem] = [*flags, self.session.behind]
         """Of what is common by its value at the end of a round: whether the live value is this site's alone. And how
-        many steps of the phase were left out."""
+        many steps are in what is given next."""
+        self.behind = 0.0
+        """In what was given last: local steps that have changed something."""
 
     @property
     def common(self) -> Sequence[StateItem]:
@@ -54,8 +56,12 @@ class LocalPhase:
 
     def end_alone(self, round: int) -> None:
         """The result of a round is what is here alone."""
-        self.session.apply_alone(round)
+        if self.session.apply_alone(round):
+            self.void(round)
 
-    def void(self) -> None:
-        """A round has no result: the phase begins anew."""
-        self.session.skip(0)  # it goes back to the anchor, whichever round that is of
+    def void(self, round: int) -> None:
+        """This round has no result: the phase begins anew."""
+        self.session.reset(round)
+
+    def _contribute(self, vector: Bytes) -> None:
+        self.behind = self.session.contribute(vector, self.session.round + 1)

@@ -55,13 +55,13 @@ class WholePhase(LocalPhase):
         super().end_alone(round)
         self._keep_buffers()
 
-    def void(self) -> None:
-        super().void()
+    def void(self, round: int) -> None:
+        super().void(round)
         self._keep_buffers()
 
     def give(self, vector: Bytes) -> None:
         """Write what the site gives to a round."""
-        self.session.contribute(vector, 1)
+        self._contribute(vector)
 
     def apply(self, vector: Bytes, round: int) -> None:
         """Apply the result of a round."""

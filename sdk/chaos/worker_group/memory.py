@@ -50,7 +50,7 @@ class RunMemory:
         """Apply the result of `round` to the layers kept here."""
         for layer in layers:
             if layer.held and commit.void:
-                layer.void()
+                layer.void(round)
             elif layer.held and layer.keeps:
                 self._vectors.update(self._result, layer, commit.factor, round)
 

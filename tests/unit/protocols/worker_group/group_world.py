@@ -291,11 +291,14 @@ class World:
             worker.phase = StepPhase.REDUCED
             squares = tuple((layer, 1.0) for layer in order.lowest)
             losses = ((0, 1.0), (1, 1.0)) if LAYERS - 1 in worker.updates else ()
-            worker.outgoing.append(
-                msg.Reduced(generation=worker.generation, step=worker.step, squares=squares, losses=losses)
-            )
+            number, step, behind = worker.generation, worker.step, self.behind(worker.step)
+            said = msg.Reduced(generation=number, step=step, squares=squares, losses=losses, behind=behind)
+            worker.outgoing.append(said)
         elif any(not w.alive for w in members) and self.draw.random() < 0.3:
             worker.outgoing.append(msg.PeerLost(generation=worker.generation, text="reset"))
+
+    def behind(self, step: int) -> float:
+        return 0.0  # local steps in what a worker gives with this step
 
     def members(self, generation: int) -> frozenset[int]:
         return self.plans[generation]

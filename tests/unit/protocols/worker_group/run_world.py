@@ -73,6 +73,9 @@ class RunWorld(World):
     def hello(self, number: int) -> msg.GroupHello:
         return hello(number, run=SPECS, clip_norm=1.0 if self.clipped else None, every=self.every)
 
+    def behind(self, step: int) -> float:
+        return float(self.every) if self.rounds.gives(step) else 0.0
+
     # ---- what the daemon may do
 
     def actions(self) -> list[tuple[str, int]]:

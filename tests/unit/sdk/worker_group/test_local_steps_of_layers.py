@@ -70,10 +70,10 @@ def test_a_schedule_gives_each_step_the_learning_rate_of_plain_torch() -> None:
     ("mode", "text"),
     [
         (EveryStep(notes=True), "EveryStep: a model of parallelize.. is averaged at every"),
-        (LocalSGD(every=4, pace="time"), "LocalSGD with parallelize.. has neither fragments="),
-        (DiLoCo(every=4, fragments=2), "DiLoCo with parallelize.. has neither fragments="),
-        (DiLoCo(every=4, delay=2), "DiLoCo with parallelize.. has neither fragments="),
-        (DiLoCo(every=4, metrics=("loss",)), "DiLoCo with parallelize.. has neither fragments="),
+        (LocalSGD(every=4, pace="time"), "LocalSGD with parallelize.. has no pace='time' yet"),
+        (DiLoCo(every=4, fragments=2), "DiLoCo with parallelize.. has no fragments= yet"),
+        (DiLoCo(every=4, delay=2), "DiLoCo with parallelize.. has no delay= yet"),
+        (DiLoCo(every=4, metrics=("loss",)), "DiLoCo with parallelize.. has no metrics= yet"),
     ],
     ids=("notes", "time", "fragments", "delay", "metrics"),
 )

@@ -1,0 +1,84 @@
+"""Replicas with local steps in fragments: a round of one part of the model after every few steps, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.local_training import one_process
+from tests.integration.site_training import GLOBAL_BATCH
+from tests.integration.test_institutions import ended, sites
+from tests.integration.test_local_stages import SCRIPT, Told, spawn, told, training
+from tests.rigs.worker_group import train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROUNDS, EVERY, FRAGMENTS = 3, 4, 2
+"""Of the whole model: six rounds of a part, after two steps each."""
+
+
+def given(folder: Path, kind: str = "replicas", **more: Any) -> dict[str, Any]:
+    fixed = {"every": EVERY, "rounds": ROUNDS, "fragments": FRAGMENTS, "micro_batch": GLOBAL_BATCH // 2}
+    return training(kind, folder, **{**fixed, **more})
+
+
+@cache
+def alone(folder: Path, *, own: bool) -> Told:
+    """In an ordinary script of one process."""
+    folder.mkdir()
+    one_process(given(folder, own=own))
+    return told(folder)
+
+
+@pytest.mark.parametrize(
+    ("own", "faults", "more"),
+    [
+        (True, "", {}),
+        (False, "0:3:backward", {}),
+        (True, "0:5:backward", {"spares": 1}),
+        (True, "1:4:update", {}),
+        (True, "0:3:round", {}),
+    ],
+    ids=("undisturbed", "common-model", "spare", "update", "result"),
+)
+async def test_parts_of_replicas_have_the_bits_of_one_process(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    own: bool,
+    faults: str,
+    more: dict[str, Any],
+) -> None:
+    reference = alone(tmp_path_factory.getbasetemp() / f"parts-alone-{own}", own=own)
+    environment = {"TRAINING": json.dumps(given(tmp_path, standalone=True, own=own))}
+    options = {"dp": 2, "pp": 1, **more}
+    ran = await train(tmp_path, script=SCRIPT, faults=faults, environment=environment, **options)
+    assert ran.failed == "" and len(ran.struck) == bool(faults), ran.happened
+    assert len(reference) == ROUNDS * FRAGMENTS and told(tmp_path) == reference
+
+
+@pytest.mark.parametrize("faults", ["", "1:5:backward", "0:3:round"], ids=("undisturbed", "backward", "result"))
+async def test_parts_are_averaged_with_an_ordinary_script_whoever_dies(tmp_path: Path, faults: str) -> None:
+    """A part weighs by the steps since its own last round: the second one has had four before its first."""
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, every=EVERY, rounds=ROUNDS * FRAGMENTS, fragments=FRAGMENTS)
+        await asyncio.to_thread(many.start)
+        environment = {"TRAINING": json.dumps(given(many.folder, seed=11))}
+        ran = await train(
+            many.folder,
+            dp=2,
+            pp=1,
+            script=SCRIPT,
+            faults=faults,
+            daemon=many.worker_socket,
+            environment=environment,
+        )
+        await ended(process)
+    assert ran.failed == "" and len(ran.struck) == bool(faults) and not ran.of("state-differed"), ran.happened
+    weights = [each.fields["weight"] for each in ran.of("round")]
+    assert weights == [2 * GLOBAL_BATCH * steps for steps in (2, 4, 4, 4, 4, 4)]
+    assert told(one.folder) == told(many.folder) and len(told(one.folder)) == ROUNDS * FRAGMENTS
