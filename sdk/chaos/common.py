@@ -17,6 +17,7 @@ from chaos_protocols.wire.worker import FIGURES_MAX, FiguresLogged
 
 if TYPE_CHECKING:
     from chaos.conversation import Conversation
+    from chaos.worker_group.notes import SiteNotes
 
 FIGURE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,31}")
 
@@ -92,7 +93,8 @@ class CommonDecisions(ABC):
         """Whether all sites want to end, as they said in the last round; `mine`: whether this one does, said in the
         next. True in the same round at every site, so that all can end their loops together. Needs
         `sync=EveryStep(notes=True)`."""
-        self._check_notes()
+        if (own := self._own_notes) is not None:
+            return own.ask(mine)
         session = self._registered()
         session.check(Part(wants_to_end=True))
         self._wants_to_end = mine
@@ -101,7 +103,9 @@ class CommonDecisions(ABC):
     def report(self, **figures: float) -> None:
         """Tell the other sites figures with the next round, such as the loss of an evaluation; `metrics` has the
         averages, weighted as the gradients are. Needs `sync=EveryStep(notes=True, metrics=...)`."""
-        self._check_notes()
+        if (own := self._own_notes) is not None:
+            own.report(figures)
+            return
         self._registered().check(Part(metrics=figures))
         self._reported.update(figures)
 
@@ -110,7 +114,8 @@ class CommonDecisions(ABC):
         `chaosd status`, on the page (with a curve) and at `/metrics`. They stay at this site (`report` is for all
         sites), and nothing follows from them. At most 32 names of letters, digits, points and underscores. They go to
         what `log_to` named as well. Any thread may call it. Of several workers (`chaosd run`) all call it, and those
-        of the one that `speaks` count; the next one's, if it is lost. Raises ValueError for what is no such name, or
+        of the one that `speaks` count; the next one's, if it is lost. While a micro-batch is computed those of any
+        worker do: their mean is told, once a step. Raises ValueError for what is no such name, or
         no number."""
         if len(figures) > FIGURES_MAX:
             raise ValueError(f"{len(figures)} figures at once; at most {FIGURES_MAX} are kept")
@@ -118,21 +123,17 @@ class CommonDecisions(ABC):
             raise ValueError(f"log({wrong[0][:40]}=...): a name has at most 32 letters, digits, points and underscores")
         numbers = {name: _number(name, value) for name, value in figures.items()}
         with self._logging:
-            self._logged(numbers)
+            if self._goes_with_step(numbers):
+                return
             own = self._own_steps
-            step = own if own is not None else self.steps if self._figures.writes else 0
-            for at, each in self._figures.due(step, numbers, tells=self._tells):
-                self._tell({name: value if math.isfinite(value) else None for name, value in each.items()})
-                self._figures.write(at, each, flush=own is not None)
+            self._log_at(own if own is not None else self.steps if self._figures.writes else 0, numbers)
 
-    def _check_notes(self) -> None:
-        """Raises ValueError for a model whose rounds have none."""
-        if self._own_steps is not None:
-            raise ValueError(
-                "report(), should_stop() and metrics are not there for a model of parallelize() or replicate(), whose "
-                "rounds have no notes: show figures by coordinator.log(...), and end the loop by what is the same in "
-                "every process (steps= of the loader, a step, report.loss)"
-            )
+    def _log_at(self, step: int, figures: Mapping[str, float]) -> None:
+        """These are the site's at this step."""
+        with self._logging:
+            for at, each in self._figures.due(step, figures, tells=self._tells):
+                self._tell({name: value if math.isfinite(value) else None for name, value in each.items()})
+                self._figures.write(at, each, flush=self._own_steps is not None)
 
     def _tell(self, figures: dict[str, float | None]) -> None:
         """The daemon, or the controller of these workers; what nobody takes yet goes with the next."""
@@ -158,7 +159,9 @@ class CommonDecisions(ABC):
         """What the learning rates of the last update were multiplied by (`EveryStep(lr_rule=...)`), and those of the
         present one within `apply` of a numpy training, which must do it itself: the same at all sites. 1 without a
         rule."""
-        session = None if self._own_steps is not None else self._registered()
+        if (own := self._own_notes) is not None:
+            return own.lr_factor
+        session = self._registered()
         return session.lr_factor if isinstance(session, EveryStepSession) else 1.0
 
     @property
@@ -181,8 +184,13 @@ class CommonDecisions(ABC):
         """Tell the controller of these workers. False: it does not listen yet, or there is none."""
 
     @abstractmethod
-    def _logged(self, figures: Mapping[str, float]) -> None:
-        """For whoever else wants to know."""
+    def _goes_with_step(self, figures: Mapping[str, float]) -> bool:
+        """Whether a micro-batch is being computed, whose step tells the mean of what was logged with each of them."""
+
+    @property
+    @abstractmethod
+    def _own_notes(self) -> SiteNotes | None:
+        """Of a model whose training is of workers; None: it is none."""
 
     @property
     def epoch(self) -> int:
@@ -194,7 +202,8 @@ class CommonDecisions(ABC):
     @property
     def metrics(self) -> dict[str, float]:
         """The averages of what was reported with the last round: the same on every site, so that all decide alike."""
-        self._check_notes()
+        if (own := self._own_notes) is not None:
+            return own.metrics
         agreed = self._registered().agreed
         return dict(agreed.metrics) if agreed is not None else {}
 

@@ -20,6 +20,7 @@ from chaos.entering import DaemonLine, Entering
 from chaos.errors import LeftRun
 from chaos.frameworks import Apply, Array, NumpyFramework, Setting, UpdateHook, framework_of
 from chaos.overlapping import Overlapping
+from chaos.parallel import check_for_stages, facts_for_stages
 from chaos.paths import socket_path
 from chaos.phase import Phase
 from chaos.resting import Resting
@@ -134,8 +135,11 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         """
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
+        self._rounds_per_epoch = rounds_per_epoch or 0
         if self._parallel is not None and model is self._parallel:
-            self._train_parallel(self._parallel, optimizer, scheduler, clip_norm, sync or self._sync)
+            check_for_stages(on_average=on_average, on_update=on_update, arrays=arrays, apply=apply, sampler=sampler)
+            facts = facts_for_stages(rounds_per_epoch, frozen, alike)
+            self._train_parallel(self._parallel, optimizer, scheduler, clip_norm, sync or self._sync, facts)
             return
         self._check_plain(model)
         if self._session is not None:
@@ -154,7 +158,6 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
             frozen=frozen,
             alike=alike,
         )
-        self._rounds_per_epoch = rounds_per_epoch or 0
         self._begin(framework, clip_norm, sync or self._sync, sampler)
 
     def prepare(self, model: Model, optimizer: Optimizer, loader: Loader) -> tuple[Model, Optimizer, Loader]:
@@ -303,10 +306,8 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
 
     def status(self) -> CoordinatorStatus:
         """Where this worker stands."""
-        registered = self._session is not None or self._parallel is not None
-        return status_of(
-            self._conversation, registered=registered, round=self.round, exit_requested=self._signals.exit_requested
-        )
+        registered, asked = self._session is not None or self._parallel is not None, self._signals.exit_requested
+        return status_of(self._conversation, registered=registered, round=self.round, exit_requested=asked)
 
     def state_digest(self) -> str:
         """BLAKE3 of the whole training state (64 hexadecimal characters): equal on all sites at the end of the same
@@ -377,9 +378,8 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         if model is not None and isinstance(error, Exception | SystemExit):
             model.failed(error)
 
-    def _logged(self, figures: Mapping[str, float]) -> None:
-        if self._replicated is not None:
-            self._replicated.logged(figures)
+    def _goes_with_step(self, figures: Mapping[str, float]) -> bool:
+        return (model := self._parallel or self._replicated) is not None and model.logged(figures)
 
     def _registered(self) -> SyncSession:
         if self._session is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,12 +45,12 @@ class Entering(ParallelSite, ABC):
         """Raises ValueError for an encoding that there is not, NoDaemon."""
         check_name(encoding)
         _check_not_read_again()
-        ParallelSite.__init__(self, standalone=standalone)
+        ParallelSite.__init__(self, standalone=standalone, encoding=encoding)
         if not self._standalone and not self._in_group:
             tell = say if line.verbose else None
             open_socket(line.path, line.connect_s, tell).close()  # fail now, before the user has built a model
         self._line = line
-        self._encoding, self._allow_lossy = encoding, allow_lossy
+        self._allow_lossy = allow_lossy
         self._framework: Framework | None = None
         self._session: SyncSession | None = None
         self._conversation: Conversation | None = None
@@ -97,10 +98,16 @@ class Entering(ParallelSite, ABC):
                 self._replicated.talk_through(conversation, session)
 
     def _train_parallel(
-        self, model: ParallelModel, optimizer: Any, scheduler: Any, clip: float | None, sync: SyncMode | None
+        self,
+        model: ParallelModel,
+        optimizer: Any,
+        scheduler: Any,
+        clip: float | None,
+        sync: SyncMode | None,
+        facts: Sequence[str],
     ) -> None:
         self._mode_of(sync)
-        session = self._register_parallel(model, optimizer, scheduler, clip, sync, self._encoding)
+        session = self._register_parallel(model, optimizer, scheduler, clip, sync, facts)
         if session is not None:
             model.talk_through(self._converse(session), session)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chaos.encoding import encoded
+from chaos.frameworks import Setting
+from chaos.frameworks import _facts as facts_of
 from chaos.launchers import check_started_once
 from chaos.sync import DiLoCo, EveryStep
 from chaos.worker_group.script import script_digest
@@ -17,6 +19,7 @@ if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicate
     from chaos.sync import SyncMode, SyncSession
     from chaos.worker_group.data import Loader as StepLoader
     from chaos.worker_group.model import ParallelModel
+    from chaos.worker_group.notes import SiteNotes
     from chaos.worker_group.replicated import MicroBatches, Replicated
 
 
@@ -30,7 +33,11 @@ GROUP_VARIABLE = "CHAOS_WORKER_GROUP"
 class ParallelSite:
     """A part of the Coordinator."""
 
-    def __init__(self, *, standalone: bool) -> None:
+    _log_at: Callable[[int, Mapping[str, float]], None]
+    """Tells what was logged in a step (`CommonDecisions`)."""
+
+    def __init__(self, *, standalone: bool, encoding: str) -> None:
+        self._encoding = encoding
         self._standalone = standalone or os.environ.get(STANDALONE_VARIABLE) == "1"
         self._in_group = GROUP_VARIABLE in os.environ
         if self._in_group:
@@ -70,6 +77,11 @@ class ParallelSite:
             begun or {os.environ.get(name, "0") for name in ("CHAOS_WORKER", "CHAOS_LANE")} == {"0"}
         )
 
+    @property
+    def _own_notes(self) -> SiteNotes | None:
+        model = self._parallel or self._replicated
+        return None if model is None else model.notes
+
     def _tell_group(self, figures: dict[str, float | None]) -> bool:
         model = self._parallel or self._replicated
         together = None if model is None else model.together
@@ -97,15 +109,20 @@ class ParallelSite:
         scheduler: Any,
         clip_norm: float | None,
         sync: SyncMode | None,
-        encoding: str,
+        facts: Sequence[str],
     ) -> SyncSession | None:
         """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
-        local = self._local_mode(sync, "parallelize()")
-        model.train_with(optimizer, clip_norm, scheduler, local)
+        mode = self._group_mode(sync, "parallelize()")
+        if isinstance(mode, EveryStep) and mode.rule is not None:
+            raise ValueError(
+                "a model of parallelize() follows no rule for learning rates yet, on any site of its run: leave out "
+                "lr_rule=, or keep the model whole by coordinator.replicate(model)"
+            )
+        model.train_with(optimizer, clip_norm, scheduler, mode, facts)
         if self._standalone:
             return None
         if self._in_group:
-            model.of_workers_in_a_run(encoding)
+            model.of_workers_in_a_run(self._encoding)
             return None
         return model.of_a_run()
 
@@ -115,7 +132,7 @@ class ParallelSite:
         """The session of this training, and whether this process has no daemon to speak with."""
         model = self._replicated
         assert model is not None
-        session = model.train_with(framework, self._local_mode(sync, "replicate()"))
+        session = model.train_with(framework, self._group_mode(sync, "replicate()"))
         encoded(session.contribution, encoding)  # refused without a daemon, too
         if self._standalone:
             return session, True
@@ -124,12 +141,12 @@ class ParallelSite:
             return session, True
         return model.of_a_run(), False
 
-    def _local_mode(self, sync: SyncMode | None, how: str) -> DiLoCo | None:
-        """The mode, if it has local steps; None: each step is a round. Raises ValueError for one that there is not."""
+    def _group_mode(self, sync: SyncMode | None, how: str) -> DiLoCo | EveryStep:
+        """Raises ValueError for a mode that workers have not."""
         local = _plain_local_steps(sync, how)
         if local is None:
-            _check_sync(sync, how)
-        elif not self._standalone and not self._in_group:
+            return _checked(sync, how)
+        if not self._standalone and not self._in_group:
             raise ValueError(
                 f"{type(local).__name__} with {how} takes the workers of `chaosd run`, one at least: chaosd "
                 "run --nproc 1 train.py"
@@ -207,6 +224,7 @@ class ParallelSite:
         self._parallel = ParallelModel(
             model, layers=layers, loss=loss, optimizer_copies=copies, device_group=device_group
         )
+        self._parallel.logs = self._log_at
         return self._parallel
 
     def replicate(self, model: Any) -> Any:
@@ -239,6 +257,7 @@ class ParallelSite:
             )
 
         self._replicated = Replicated(model)
+        self._replicated.logs = self._log_at
         return model
 
     def _check_first(self) -> None:
@@ -267,6 +286,27 @@ class ParallelSite:
         return model.load_from(made)
 
 
+def check_for_stages(**given: Any) -> None:
+    """Raises ValueError for what `register` takes of models that one process has as a whole alone."""
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"register({name}=...) is not there for a model of parallelize(), of which a worker has some layers "
+                "alone: leave it out (clip_norm= clips the whole gradient), or keep the model whole by "
+                "coordinator.replicate(model)"
+            )
+
+
+def facts_for_stages(rounds_per_epoch: int | None, frozen: str, alike: Mapping[str, Setting] | None) -> Sequence[str]:
+    """What else must be equal on all sites of a model of stages. Raises ValueError for what it has not."""
+    if frozen != "replicate":
+        raise ValueError(
+            f"frozen={frozen!r} is not there for a model of parallelize(): leave it out, at all sites, and frozen "
+            "parameters are sent to a joiner; or keep the model whole by coordinator.replicate(model)"
+        )
+    return facts_of(rounds_per_epoch, frozen, alike or {})
+
+
 def _plain_local_steps(sync: SyncMode | None, how: str) -> DiLoCo | None:
     """The mode, if it has local steps; None for others. Raises ValueError for what a site of several workers has not of
     it."""
@@ -284,9 +324,10 @@ def _plain_local_steps(sync: SyncMode | None, how: str) -> DiLoCo | None:
     return sync
 
 
-def _check_sync(sync: SyncMode | None, how: str) -> None:
-    if sync is not None and (not isinstance(sync, EveryStep) or sync.facts()):
+def _checked(sync: SyncMode | None, how: str) -> EveryStep:
+    if sync is not None and (not isinstance(sync, EveryStep) or sync.overlaps):
         raise ValueError(
-            f"{type(sync).__name__}: a model of {how} is averaged at every step, without notes, overlap or a rule for "
-            f"learning rates; leave out sync=, or register the model without {how}"
+            f"{type(sync).__name__}: a model of {how} is averaged at every step, when all of its gradients are there: "
+            f"leave out overlap=, or sync=, on all sites, or register the model without {how}"
         )
+    return sync or EveryStep()

@@ -69,10 +69,19 @@ async def test_when_the_one_that_writes_is_killed_another_goes_on_and_no_step_is
     assert len(set(logged.lines)) == STEPS, "a step that is there twice has one value"
 
 
-async def test_replicas_write_what_one_of_them_has_computed(tmp_path: Path) -> None:
-    _, logged = await logged_by(tmp_path, dp=4, pp=1, script=REPLICAS)
+async def test_replicas_write_the_mean_of_all_micro_batches_once_a_step(tmp_path: Path) -> None:
+    ran, logged = await logged_by(tmp_path, dp=4, pp=1, script=REPLICAS)
     assert len(logged.made) == 1
-    assert logged.steps == [step for step in range(STEPS) for _ in range(2)], "two of the eight micro-batches"
+    assert logged.lines == [(step, pytest.approx(loss)) for step, loss in losses(ran).items()]
+
+
+@pytest.mark.parametrize("faults", ["0:3:backward", "0:3:update", "2:3:reduced"])
+async def test_a_step_that_replicas_repeat_is_logged_with_one_value(tmp_path: Path, faults: str) -> None:
+    ran, logged = await logged_by(tmp_path, dp=4, pp=1, script=REPLICAS, faults=faults)
+    assert len(ran.struck) == 1 and set(logged.steps) == set(range(1, STEPS + 1))
+    assert len(set(logged.lines)) == STEPS and len(logged.lines) <= STEPS + 1, "at most one is there twice"
+    told = dict(logged.lines)
+    assert all(told[step] == pytest.approx(loss) for step, loss in losses(ran).items())
 
 
 @pytest.mark.long

@@ -237,8 +237,8 @@ class Controller:
             self._execute(effect)
 
     def _started(self, worker: int) -> None:
-        device = self._processes.placement.of(worker)
-        self._record("worker-started", "", worker=worker, pid=self._processes.pid(worker), device=device)
+        pid, device = self._processes.pid(worker), self._processes.placement.of(worker)
+        self._record("worker-started", "", worker=worker, pid=pid, device=device)
 
     def _kill(self, worker: int) -> None:
         self._processes.kill(worker)
@@ -379,7 +379,8 @@ class Controller:
                 self._run.join()
             case GreetRun():
                 self._greet(effect)
-            case TellRun(message=message):
+            case TellRun(message=message, notes=notes):
+                self._memory.note(notes)
                 self._run.tell(message)
             case TellDigests(round=round, start=start, stop=stop):
                 self._run.tell(ResultApplied(round=round, digests=self._memory.digests(start, stop)))

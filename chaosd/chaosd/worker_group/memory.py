@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import struct
+from collections.abc import Sequence
 
 from chaos_protocols.rounds.state_check import digests_of, piece_bytes
 from chaos_protocols.wire.arena import ArenaLayout, arena_layout
@@ -57,6 +59,11 @@ class SharedMemory:
             raise TooLittleMemory(f"shared memory of {size:,} bytes: {explain(error)}") from error
         self.layout, self._state = layout, specs.state
         return layout
+
+    def note(self, numbers: Sequence[float]) -> None:
+        """Write these in front of what the workers give to a round."""
+        if numbers and self._map is not None and self.layout is not None:
+            struct.pack_into(f"={len(numbers)}d", self._map, self.layout.contribution_offset, *numbers)
 
     def digests(self, start: int, stop: int) -> StateDigests | None:
         """Of the piece that the workers have copied; None for one that is larger than there is room for."""

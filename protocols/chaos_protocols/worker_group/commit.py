@@ -9,6 +9,7 @@ import math
 
 from chaos_protocols.worker_group.messages import CommitStep, Reduced, Stepped
 from chaos_protocols.worker_group.round_steps import RoundSteps
+from chaos_protocols.worker_group.said import Said, together
 from chaos_protocols.worker_group.tags import Step
 
 NORM_EPSILON = 1e-6
@@ -54,6 +55,7 @@ class StepCollector:
         self._losses: dict[int, float] = {}
         self.behind = 0.0
         """Local steps that are in what the site gives with the step under way."""
+        self._said: dict[int, Said] = {}
         self._stepped: dict[int, Stepped] = {}
 
     @property
@@ -74,6 +76,7 @@ class StepCollector:
         self._squares.update(message.squares)
         self._losses.update(message.losses)
         self.behind = max(self.behind, message.behind)
+        self._said.update(message.said)
         return self._reduced == self._workers
 
     def complete(self) -> CommitStep:
@@ -89,6 +92,7 @@ class StepCollector:
         self._squares.clear()
         self._losses.clear()
         self.behind = 0.0
+        self._said.clear()
         self._stepped.clear()
 
     def factor(self, norm: float) -> float:
@@ -114,7 +118,8 @@ class StepCollector:
             text = f"the gradient of step {self.step + 1} is not finite (loss {loss:g}); {self._remedy()}"
             raise NotFinite(text)
         divisor, factor = float(self._micro_batches), self.factor(norm)
-        return CommitStep(step=self.step, divisor=divisor, factor=factor, loss=loss, norm=norm)
+        said = together(self._said)
+        return CommitStep(step=self.step, divisor=divisor, factor=factor, loss=loss, norm=norm, said=said)
 
     def _remedy(self) -> str:
         """Of a gradient that is not finite, by which of the losses are."""
@@ -131,7 +136,8 @@ class StepCollector:
     def void(self) -> CommitStep:
         """The commit of a step whose gradient is not finite: it counts, and the state stays as it is."""
         loss = sum(self._losses[g] for g in range(self._micro_batches)) / self._micro_batches
-        return CommitStep(step=self.step, divisor=1.0, factor=1.0, loss=loss, norm=math.nan, void=True)
+        said = together(self._said)
+        return CommitStep(step=self.step, divisor=1.0, factor=1.0, loss=loss, norm=math.nan, said=said, void=True)
 
     def take_stepped(self, worker: int, message: Stepped, *, whole: bool = True) -> tuple[str, ...] | None:
         """With the last answer of the step whose commit was sent last, the digest of each layer (none without audit,

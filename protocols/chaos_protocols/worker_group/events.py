@@ -307,9 +307,10 @@ class GreetRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellRun:
-    """A message to the daemon."""
+    """A message to the daemon. `notes`: numbers to be written first, in front of what this site gives to the round."""
 
     message: MemberMessage
+    notes: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

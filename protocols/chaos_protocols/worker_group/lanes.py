@@ -10,7 +10,7 @@ or by none.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, assert_never
 
 import msgspec
@@ -32,6 +32,7 @@ from chaos_protocols.worker_group.messages import (
     StoreSet,
     Text,
 )
+from chaos_protocols.worker_group.said import Said, together
 from chaos_protocols.worker_group.tags import Step
 
 Together: TypeAlias = GroupHello | PlanReady | Reduced | Stepped | StateWritten | StateTaken | ResultMeasured
@@ -123,10 +124,13 @@ def joined(lanes: Sequence[Together]) -> Together:
             sums = [each for each in lanes if isinstance(each, Reduced)]
             squares = [dict(each.squares) for each in sums]
             losses = [dict(each.losses) for each in sums]
+            words = [dict(each.said) for each in sums]
+            numbers = sorted(set().union(*words))
             return msgspec.structs.replace(
                 first,
                 squares=tuple((layer, sum(each[layer] for each in squares)) for layer in squares[0]),
                 losses=tuple((g, sum(each[g] for each in losses) / len(losses)) for g in losses[0]),
+                said=tuple((number, _together(words, number)) for number in numbers),
             )
         case Stepped():
             digests = [dict(each.digests) for each in lanes if isinstance(each, Stepped)]
@@ -152,6 +156,10 @@ def order_for(order: PlanOrder, leaders: Sequence[int], own: Sequence[int]) -> P
         for each in order.moves
     )
     return msgspec.structs.replace(order, moves=tuple(each for each in moves if each.start < each.stop))
+
+
+def _together(words: Sequence[Mapping[int, Said]], number: int) -> Said:
+    return together({lane: each[number] for lane, each in enumerate(words) if number in each})
 
 
 def _share(at: int, of: int, own: int) -> int:

@@ -63,7 +63,7 @@ class RunMember:
 
     def __init__(self, group: Group, hello: GroupHello) -> None:
         assert hello.run is not None
-        self._group, self._weight = group, hello.run.weight
+        self._group = group
         self._clipped, self._all_layers = hello.clip_norm is not None and not hello.every, len(hello.layers)
         self.phase = MemberPhase.OUTSIDE
         self.standing = Standing.DOWN
@@ -80,7 +80,7 @@ class RunMember:
         self._answered: set[int] = set()
         self._squares: dict[int, float] = {}
         self._collector: StepCollector | None = None
-        self._rounds, self._part = RoundSteps(hello.every), RoundPart()
+        self._rounds, self._part = RoundSteps(hello.every), RoundPart(hello.run)
         self.leaves = self.paused = ""  # why the run is to let this site go; why it waits
 
     @property
@@ -341,9 +341,10 @@ class RunMember:
 
     def _give(self) -> None:
         assert self._collector is not None
-        given = self._part.give(self._round + 1, self._rounds.weight(self._weight, self._collector.behind))
+        weight = self._rounds.weight(self._part.weight, self._collector.behind)
+        given = self._part.give(self._round + 1, weight)
         self._change(MemberChange.GAVE)
-        self._tell(given)
+        self._tell(given, self._part.numbers)
 
     def _apply(self, order: wire.ApplyResult) -> None:
         now = self._round
@@ -390,9 +391,9 @@ class RunMember:
         self.standing = Standing.DOWN
         self._group.end(failed)
 
-    def _tell(self, message: wire.WorkerMessage) -> None:
+    def _tell(self, message: wire.WorkerMessage, notes: tuple[float, ...] = ()) -> None:
         if self.phase is not MemberPhase.OUTSIDE:
-            self._group.do(TellRun(message=message))
+            self._group.do(TellRun(message=message, notes=notes))
 
     def _change(self, change: MemberChange) -> None:
         self.phase = next_state(MEMBER_TABLE, self.phase, change, "the worker of a site")

@@ -17,6 +17,7 @@ import msgspec
 from chaos_protocols.names import WEIGHT_MAX
 from chaos_protocols.streams import LAYERS_MAX, MICRO_BATCHES_MAX, WORKERS_MAX, Number, Share
 from chaos_protocols.wire.worker import ContributionSpec, FiguresLogged, StateSpec
+from chaos_protocols.worker_group.said import NOTHING, NotesSpec, Said
 from chaos_protocols.worker_group.suspicion import Work
 from chaos_protocols.worker_group.tags import Generation, Step, StepTag
 
@@ -95,6 +96,8 @@ class RunSpecs(msgspec.Struct, frozen=True, kw_only=True):
     state: StateSpec
     contribution: ContributionSpec
     weight: Annotated[float, msgspec.Meta(gt=0, le=WEIGHT_MAX)]
+    notes: NotesSpec | None = None
+    """Of the rounds, written by the controller; None: they have none, or the workers write them."""
 
 
 class GroupHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -133,13 +136,15 @@ class PlanReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class Reduced(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """It has the sums of the step for all of its layers. `squares`: of the layers whose `lowest` it is, the sum of the
-    squares of the gradient. `losses`: of the micro-batches whose loss it computed. `behind`: local steps that are in
-    what it gave to a round with this step, 0 if it gave nothing of them."""
+    squares of the gradient. `losses`: of the micro-batches whose loss it computed. `said`: by the script, with
+    each of these, or with the step (then behind them, by the worker's number). `behind`: local steps that are in what
+    it gave to a round with this step, 0 if it gave nothing of them."""
 
     generation: Generation
     step: Step
     squares: Annotated[tuple[tuple[Number, float], ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
     losses: Annotated[tuple[tuple[Number, float], ...], msgspec.Meta(max_length=MICRO_BATCHES_MAX)] = ()
+    said: Annotated[tuple[tuple[Number, Said], ...], msgspec.Meta(max_length=MICRO_BATCHES_MAX + 1)] = ()
     behind: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
@@ -261,7 +266,7 @@ class Go(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class CommitStep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Everybody has the sums of the step: divide by `divisor`, multiply by `factor`, update. Telling it twice changes
-    nothing. `loss`, `norm`: of the whole step, for the script's report.
+    nothing. `loss`, `norm`, `said`: of the whole step, for the script's report.
 
     In a run of institutions (`shared`) the gradient is the result of the round, which lies in the shared memory, and
     whoever has the state of the step can follow, whether it has computed or not."""
@@ -271,6 +276,7 @@ class CommitStep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     factor: float
     loss: float
     norm: float
+    said: Said = NOTHING
     shared: bool = False
     to: Step | None = None
     """The step of the state afterwards; None: the next one. The result of a round ends whatever phase the workers are

@@ -22,6 +22,7 @@ from chaos.sync.pieces import Pieces
 from chaos.sync.runs import Run, bounded_of, ready_order, runs_of, slot_at
 from chaos_protocols.wire.state_spec import MODE, contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
+from chaos_protocols.worker_group.said import NotesSpec
 
 
 class EveryStep:
@@ -52,6 +53,23 @@ class EveryStep:
         NotesLayout((), metrics)
         self._notes, self._metrics, self._overlap = notes or lr_rule is not None, tuple(metrics), overlap
         self._rule = lr_rule
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether rounds begin while gradients are computed."""
+        return self._overlap
+
+    @property
+    def rule(self) -> LearningRateRule | None:
+        """That learning rates follow."""
+        return self._rule
+
+    def noted(self, optimizers: Sequence[str]) -> NotesSpec | None:
+        """Which numbers stand in front of a round's vector; None: none do."""
+        if not self._notes:
+            return None
+        metrics = NotesLayout((), self._metrics).metrics
+        return NotesSpec(optimizers=len(optimizers), metrics=metrics, weighed=self._rule is not None)
 
     def facts(self) -> Sequence[str]:
         words = ["every step"]
@@ -95,6 +113,7 @@ class EveryStepSession:
         self._part = Part()
         self._gave: RoundNote | None = None
         """To the round that is not applied yet."""
+        self._told_by: EveryStepSession | None = None
         self.agreed: Agreed | None = None
         self.notice = ""
         shared = [*self._rates.items, *(data.items if data is not None else ())]
@@ -192,7 +211,7 @@ class EveryStepSession:
         if self._notes is None:
             for run in self._runs:
                 self._framework.write(_what(run), run.slots, vector[run.start : run.stop])
-            self._framework.optimizer_step(round)
+            self.update(round)
             return
         self.agreed = agreed = self._learn(vector[: self._notes_bytes].view(np.float64))
         self.notice = out_of_phase(self._gave, agreed, round) if self._gave is not None else ""
@@ -200,6 +219,23 @@ class EveryStepSession:
         for run in self._runs:
             self._framework.write(_what(run), run.slots, vector[run.start : run.stop])
         self._framework.optimizer_step(round, agreed.shares, agreed.metrics, self._rates.factor)
+
+    def update(self, round: int) -> None:
+        """The optimizers step on the gradients as they stand."""
+        told = self._told_by or self
+        if told.agreed is None:
+            self._framework.optimizer_step(round)
+        else:
+            self._framework.optimizer_step(round, told.agreed.shares, told.agreed.metrics, told.lr_factor)
+
+    def follow(self, other: EveryStepSession) -> None:
+        """What was said in a round is heard by another session of the same training, whose vector has notes."""
+        self._told_by = other
+
+    def learn(self, numbers: Numbers) -> Agreed:
+        """What all sites said in a round, from its averaged notes."""
+        self.agreed = self._learn(numbers)
+        return self.agreed
 
     def averaged_over(self, weight: float) -> None:
         """See `SyncSession`: learning rates may follow it."""

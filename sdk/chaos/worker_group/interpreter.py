@@ -23,12 +23,14 @@ from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.groups import Groups
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.moving import pair
+from chaos.worker_group.notes import SiteNotes
 from chaos.worker_group.passes import Passes, numbers
 from chaos.worker_group.seeding import seed_of, seeded
 from chaos.worker_group.spans import SpanLog
 from chaos.worker_group.summing import StepSums, private, whole
 from chaos_protocols.message_order import Event, Passage, event_of
 from chaos_protocols.streams import BackwardPass, ForwardPass, Message, ReceiveMessage, SendMessage, Share, Sum
+from chaos_protocols.worker_group.said import Said
 from chaos_protocols.worker_group.suspicion import Work
 
 AHEAD = 2
@@ -66,6 +68,7 @@ class Task:
     own."""
     spans: SpanLog | None = None
     device: Device = HOST
+    notes: SiteNotes | None = None
     order: Sequence[Event] = ()
     """In which this worker begins its messages and sums, for groups whose messages block (`message_order`); none: as it
     comes to them, with receives begun early, which sockets allow."""
@@ -87,6 +90,7 @@ class StepRun:
         held = task.layers[task.share.first_layer : task.share.last_layer]
         self.sums = StepSums(held, task.micro_batches)
         self.losses: dict[int, float] = {}
+        self.said: dict[int, Said] = {}
         self.seconds: dict[str, float] = {"waiting": 0.0, "summing": 0.0}
         self._losses: dict[int, torch.Tensor] = {}
         self._computing = Passes(task.device, task.spans)
@@ -170,6 +174,8 @@ class StepRun:
         self._samples.pop(g, None)
         if loss.dim() != 0:
             raise ValueError(f"loss= gave a tensor of shape {tuple(loss.shape)}; it must be the mean, one number")
+        if task.notes is not None:
+            self.said[g] = task.notes.passed()
         self._losses[g] = loss.detach().clone()  # a script may add up in place
         (gradient,) = torch.autograd.grad(loss, output)
         self._values[Message(True, g, last)] = gradient

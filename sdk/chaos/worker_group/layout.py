@@ -18,11 +18,11 @@ import torch
 from chaos.frameworks.base import Bytes, MadeItem, Slot, StateItem, fact_item, in_vector_order
 from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_names import NamedTensor, buffers_of, parameters_of
-from chaos.sync.every_step import EveryStepSession
+from chaos.sync.every_step import EveryStep, EveryStepSession
 from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.making import MakeOptimizer, MakeScheduler, scheduled
-from chaos_protocols.wire.state_spec import FACT_SHAPE, Item
+from chaos_protocols.wire.state_spec import FACT_SHAPE, Item, fact
 
 OWN, WHOLE = "layer", "model"
 """Under which names a layer and the whole model are registered."""
@@ -69,7 +69,7 @@ class ModelLayout:
 
     `runs`: for each layer, where each of its items lies. `gradients`, `buffers`: for each layer, where its trained
     parameters and its buffers lie in the vector. Raises ValueError where the optimizer of a layer is not that of the
-    whole model.
+    whole model. `alike`: what else must be equal on all sites.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class ModelLayout:
         make: MakeOptimizer,
         clip_norm: float | None,
         schedule: MakeScheduler | None = None,
-        mode: DiLoCo | None = None,
+        mode: DiLoCo | EveryStep | None = None,
+        alike: Sequence[str] = (),
     ) -> None:
         tensors = [_tensors(OWN, layer) for layer in layers]
         names = _names(WHOLE, module)
@@ -88,12 +89,14 @@ class ModelLayout:
             names = _names(WHOLE, module)
         optimizer = make([p for p in module.parameters() if p.requires_grad])
         schedulers = scheduled(optimizer, schedule)
-        framework = TorchFramework({WHOLE: module}, {"optimizer": optimizer}, schedulers, set_to_none=True)
+        framework = TorchFramework({WHOLE: module}, {"optimizer": optimizer}, schedulers, set_to_none=True, facts=alike)
         try:
             # a script of one process clips in on_average, with a norm whose last bits are its own
             facts = () if clip_norm is None else (f"clip_norm: {clip_norm}",)
             session = EveryStepSession(framework, facts=facts) if mode is None else mode.start(framework)
             self.items: list[Item] = [each.item for each in session.items]
+            if isinstance(mode, EveryStep):
+                self.items += [fact(text) for text in facts]
             self.contribution = session.contribution
             self.slots: list[Slot] = in_vector_order(framework.slots)
             self.notes_bytes = self.contribution.size_bytes - sum(slot.size_bytes for slot in self.slots)

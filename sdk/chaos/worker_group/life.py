@@ -13,9 +13,7 @@ from time import perf_counter
 import torch
 
 from chaos.worker_group.channels import GroupFailed
-from chaos.worker_group.data import Loader
 from chaos.worker_group.device_loss import end_if_beyond_mending
-from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.groups import Groups
 from chaos.worker_group.lacks import told
 from chaos.worker_group.lane_lines import line_of
@@ -23,24 +21,19 @@ from chaos.worker_group.lanes import Lanes
 from chaos.worker_group.line import ControlLine, GenerationEnded, GroupEnded
 from chaos.worker_group.memory import RunMemory
 from chaos.worker_group.moving import move, pair, refresh
-from chaos.worker_group.script import script_digest
-from chaos.worker_group.session import Applied, Computed, Training, update
+from chaos.worker_group.session import Applied, Computed, Training, reduced, update
 from chaos.worker_group.vectors import Vectors
 from chaos_protocols.wire.worker import FiguresLogged
 from chaos_protocols.worker_group.messages import (
-    VERSION,
     CommitStep,
     Compute,
     Go,
-    GroupHello,
-    LayerReport,
     MeasureResult,
     PeerLost,
     PlanOrder,
     PlanReady,
     Reduced,
     ResultMeasured,
-    RunSpecs,
     ScriptFailed,
     StateTaken,
     StateWritten,
@@ -66,45 +59,6 @@ AT_A_GATE: tuple[type[CommitStep | Compute | WriteState | TakeState | MeasureRes
     MeasureResult,
 )
 """What a worker takes that has the sums of a step, or holds."""
-
-
-def greeting(
-    line: ControlLine,
-    loader: Loader,
-    reports: tuple[LayerReport, ...],
-    *,
-    digest: str,
-    clip_norm: float | None = None,
-    copies: int = 0,
-    vectors: Vectors | None = None,
-    device: Device = HOST,
-    every: int = 0,
-    code: str = "",
-) -> GroupHello:
-    """A worker's first message. `digest`, `code`: of what is trained, and computed; `vectors`: of a run of
-    institutions; `every`: local steps of a round."""
-    samples = float(loader.micro_batches * loader.micro_batch_size)
-    run = None
-    if vectors is not None:
-        run = RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=samples * max(1, every))
-    return GroupHello(
-        version=VERSION,
-        token=line.token,
-        worker=line.worker,
-        torch=str(torch.__version__),
-        model=digest,
-        layers=reports,
-        micro_batches=loader.micro_batches,
-        micro_batch_size=loader.micro_batch_size,
-        memory_bytes=device.memory_bytes(),
-        clip_norm=clip_norm,
-        optimizer_copies=copies,
-        run=run,
-        every=every,
-        samples=len(loader.dataset),
-        script=script_digest(),
-        code=code,
-    )
 
 
 class InGroup(ABC):
@@ -191,11 +145,12 @@ class InGroup(ABC):
                 summed = run is not None and layer.parameters
                 self._memory.give(layer, run.sums.total(layer.index) / loader.micro_batches if run and summed else None)
                 behind = max(behind, layer.behind)
-        squares = () if run is None else run.squares(order.lowest)
-        losses = () if run is None else tuple(sorted(run.losses.items()))
+        told = Reduced(generation=line.generation, step=step, behind=behind)
+        if run is not None:
+            told = reduced(told, run, run.squares(order.lowest))
         self._stand(StepPhase.REDUCED)
         line.doing(Work.WAITING)
-        line.send(Reduced(generation=line.generation, step=step, squares=squares, losses=losses, behind=behind))
+        line.send(told)
         while self._tag.phase is StepPhase.REDUCED:
             commit = self._obey(line.take(*AT_A_GATE))
             if commit is not None:
@@ -234,6 +189,7 @@ class InGroup(ABC):
             case TakeState():
                 memory.load(self._training.parts, self._rounds.round_of(order.step))
                 self._run, self._holds, self._part = None, True, False
+                self._training.notes.agreed = None  # who came later has heard nothing either
                 self._tag = StepTag(generation=line.generation, step=order.step, phase=StepPhase.COMPUTE)
                 line.send(StateTaken(generation=line.generation, step=order.step))
                 self._refresh()
@@ -250,6 +206,7 @@ class InGroup(ABC):
         self._stand(StepPhase.UPDATE)
         self.line.doing(Work.UPDATE)
         began_s = perf_counter()
+        self._learn(commit)
         if commit.shared:
             assert self._memory is not None
             self._memory.update(layers, commit, self._rounds.round_of(commit.after))
@@ -265,6 +222,7 @@ class InGroup(ABC):
         self.line.spans.add(Work.UPDATE, began_s, ended_s)
         self._run, self._holds = None, commit.hold
         self._tag = StepTag(generation=self.line.generation, step=commit.after, phase=StepPhase.COMPUTE)
+        self._training.notes.committed(self._rounds.updates(commit.after), commit.said)
         held = [layer for layer in layers if layer.held and layer.keeps] if order.audit else []
         digests = tuple((layer.index, layer.digest()) for layer in held)
         if commit.digest is not None and self._memory is not None:
@@ -279,6 +237,16 @@ class InGroup(ABC):
             )
         )
 
+    def _learn(self, commit: CommitStep) -> None:
+        """What all sites, or all workers of the only one, have said with this step."""
+        notes = self._training.notes
+        if notes.spec is None or commit.void:
+            return
+        if not commit.shared:
+            notes.learn_alone(commit.said, commit.step)
+        elif self._memory is not None:
+            notes.learn(self._memory.notes(notes.spec))
+
     def _doing(self, work: Work, peer: int = -1) -> None:
         self.line.agree() if work in PASSES else self.line.check()
         self.line.doing(work, peer)
@@ -288,8 +256,9 @@ class InGroup(ABC):
 
     # ---- generations
 
-    def _install(self) -> None:
-        """Take orders until one has layers for this worker and everybody is ready. Raises `GenerationEnded`,
+    def _install(self) -> Applied | None:
+        """Take orders until one has layers for this worker and everybody is ready, or until a commit was told again:
+        that step is given back, since its script is to hear of it before the next one. Raises `GenerationEnded`,
         `GroupFailed` and `GroupEnded`."""
         while True:
             self.line.doing(Work.WAITING)
@@ -299,10 +268,11 @@ class InGroup(ABC):
                 able = message.shared or (has_sums and self._tag.phase is StepPhase.REDUCED)
                 if able and self._order is not None and self._tag.step == message.step:
                     self._apply(message)
+                    return Applied(step=message.after, loss=message.loss, norm=message.norm)
                 continue
             self._build(message)
             if message.share.last_layer > message.share.first_layer:
-                return
+                return None
 
     def _build(self, order: PlanOrder) -> None:
         line, me = self.line, self.line.worker

@@ -24,3 +24,19 @@ def scheduled(optimizer: torch.optim.Optimizer, schedule: MakeScheduler | None) 
             "scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, ...)"
         )
     return {"scheduler": made}
+
+
+def check_makers(optimizer: Any, scheduler: Any, clip_norm: float | None) -> None:
+    """Raises ValueError where something else than what makes them was given."""
+    if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            "a parallel model takes a function that makes an optimizer, since a worker holds only some of the "
+            "parameters: optimizer=lambda params: torch.optim.AdamW(params, lr=3e-4)"
+        )
+    if scheduler is not None and not callable(scheduler):
+        raise ValueError(
+            "a parallel model takes a function that makes a scheduler, since each layer has an optimizer of its "
+            "own: scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, ...)"
+        )
+    if clip_norm is not None and not clip_norm > 0:
+        raise ValueError(f"clip_norm must be greater than 0, not {clip_norm}")

@@ -15,11 +15,13 @@ import torch
 
 from chaos.frameworks.base import Bytes
 from chaos.pinning import pin
+from chaos.sync.notes import Numbers
 from chaos.worker_group.held import HeldPart
 from chaos.worker_group.vectors import Vectors
 from chaos_protocols.rounds.state_check import piece_bytes
 from chaos_protocols.wire.arena import arena_layout
 from chaos_protocols.worker_group.messages import CommitStep
+from chaos_protocols.worker_group.said import NotesSpec
 
 
 class RunMemory:
@@ -33,14 +35,19 @@ class RunMemory:
         whole: Bytes = np.frombuffer(self._map, dtype=np.uint8)
         weakref.finalize(self, pin(whole[: layout.state_offset])).atexit = False
         size = vectors.contribution.size_bytes
-        self._contribution = whole[layout.contribution_offset : layout.contribution_offset + size]
-        self._result = whole[layout.result_offset : layout.result_offset + size]
+        self._contribution = whole[layout.contribution_offset : layout.contribution_offset + size][vectors.left_out :]
+        self._noted = whole[layout.result_offset : layout.result_offset + size]
+        self._result = self._noted[vectors.left_out :]
         self._state = whole[layout.state_offset : layout.state_offset + vectors.state.size_bytes]
         self._check = whole[layout.size_bytes : layout.size_bytes + check_bytes]
 
     def give(self, layer: HeldPart, mean: torch.Tensor | None) -> None:
         """This layer's part of what the site gives to the next round."""
         self._vectors.give(self._contribution, layer, mean)
+
+    def notes(self, spec: NotesSpec) -> Numbers:
+        """Of the result of a round."""
+        return self._noted[: 8 * spec.count].view(np.float64)
 
     def squares(self, layer: HeldPart) -> float:
         """Of this layer's part of the result, as a whole: a norm has the same bits at every site."""

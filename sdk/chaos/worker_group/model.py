@@ -7,31 +7,34 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from chaos import layers as known
 from chaos.conversation import Conversation
 from chaos.forked import OneProcess
 from chaos.sync import SyncSession
+from chaos.sync.every_step import EveryStep
 from chaos.sync.local_steps import DiLoCo
+from chaos.sync.notes import NotesLayout
 from chaos.threads import OneThread, one_at_a_time
 from chaos.worker_group.code import code_digest
 from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.devices import HOST, device_of
+from chaos.worker_group.greeting import greeting
 from chaos.worker_group.held import digest_of
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.lanes import Lanes, assemble, group_size
 from chaos.worker_group.layers import Layer, chain
 from chaos.worker_group.layout import ModelLayout
-from chaos.worker_group.life import greeting
 from chaos.worker_group.line import ControlLine, GroupEnded
-from chaos.worker_group.making import MakeOptimizer, MakeScheduler
+from chaos.worker_group.making import MakeOptimizer, MakeScheduler, check_makers
 from chaos.worker_group.measuring import Measured, measure
+from chaos.worker_group.modules import check_covered, modules_of
+from chaos.worker_group.notes import LOCAL_STEPS, SiteNotes, nowhere
 from chaos.worker_group.others import LayersSession
 from chaos.worker_group.pieces import pieces_of
 from chaos.worker_group.refused import check_layers, check_loss, check_modules
@@ -55,6 +58,10 @@ class StepReport:
     generation: int
     seconds: float
     repeated: int
+
+
+OPTIMIZERS = ("optimizer",)
+"""Of a whole model of stages, as an ordinary script names its one."""
 
 
 class WorkersEnded(SystemExit):
@@ -88,16 +95,21 @@ class ParallelModel:
         check_loss(loss, model)
         self.module, self._one_thread, self._process = model, OneThread("model"), OneProcess()
         self._device = device_of(model)
-        modules = _modules(model, layers)
+        modules = modules_of(model, layers)
         check_modules(modules)
         self.layers: list[Layer] = chain(modules)
-        _check_covered(model, self.layers)
+        check_covered(model, self.layers)
         check_layers(self.layers)
         self._loss, self._copies = loss, optimizer_copies
         self._lanes = self._assembled(device_group)
         self._make: MakeOptimizer | None = None
         self._schedule: MakeScheduler | None = None
         self._mode: DiLoCo | None = None
+        self._facts: tuple[str, ...] = ()
+        self._every_step: EveryStep | None = None
+        self.notes = SiteNotes()
+        self.logs: Callable[[int, Mapping[str, float]], None] = nowhere
+        """Told what was logged in each step."""
         self._clip_norm: float | None = None
         self._loader: Loader | None = None
         self._trained: TrainedSet | None = None
@@ -109,23 +121,18 @@ class ParallelModel:
     # ---- before the first step
 
     def train_with(
-        self, optimizer: Any, clip_norm: float | None, scheduler: Any = None, mode: DiLoCo | None = None
+        self,
+        optimizer: Any,
+        clip_norm: float | None,
+        scheduler: Any = None,
+        sync: DiLoCo | EveryStep | None = None,
+        facts: Sequence[str] = (),
     ) -> None:
-        """See `Coordinator.register`."""
-        if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
-            raise ValueError(
-                "a parallel model takes a function that makes an optimizer, since a worker holds only some of the "
-                "parameters: optimizer=lambda params: torch.optim.AdamW(params, lr=3e-4)"
-            )
-        if scheduler is not None and not callable(scheduler):
-            raise ValueError(
-                "a parallel model takes a function that makes a scheduler, since each layer has an optimizer of its "
-                "own: scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, ...)"
-            )
-        if clip_norm is not None and not clip_norm > 0:
-            raise ValueError(f"clip_norm must be greater than 0, not {clip_norm}")
+        """See `Coordinator.register`. `facts`: what else must be equal on all sites."""
+        check_makers(optimizer, scheduler, clip_norm)
         if self._make is not None:
             raise ValueError("this model has its optimizer already")
+        mode = sync if isinstance(sync, DiLoCo) else None
         if mode is not None and (self._copies or self._lanes is not None):
             raise ValueError(
                 f"{type(mode).__name__} with shard_optimizer=True or device_group= is not supported yet: a phase of "
@@ -139,7 +146,13 @@ class ParallelModel:
         self._make, self._schedule, self._clip_norm, self._mode = optimizer, scheduler, clip_norm, mode
         for layer in self.layers:
             layer.train_with(optimizer, scheduler, mode)
-        self._trained = TrainedSet(self.module, self.layers)
+        self._trained, self._facts = TrainedSet(self.module, self.layers), tuple(facts)
+        if mode is not None:
+            self.notes.missing = LOCAL_STEPS
+        elif isinstance(sync, EveryStep) and sync.facts():
+            self._every_step, spec = sync, sync.noted(OPTIMIZERS)
+            assert spec is not None
+            self.notes.carry(spec, NotesLayout(OPTIMIZERS, spec.metrics).read)
 
     def _assembled(self, shard: Callable[[torch.nn.Module, Any], Any] | None) -> Lanes | None:
         """The device group that is this worker, with its layers cut; None where the worker is one process."""
@@ -179,17 +192,21 @@ class ParallelModel:
         module, layers = as_if_whole(self.module, self.layers)
         for layer in layers:
             layer.train_with(self._make, self._schedule)
-        layout = ModelLayout(module, layers, self._make, self._clip_norm, self._schedule)
+        layout = self._layout_of(module, layers)
         self._vectors = LayerVectors(layout, encoding, pieces_of(layout, layers, self.layers, lanes.lane, lanes.size))
 
     def of_a_run(self) -> LayersSession:
         """This process trains with other institutions: what the rounds are made of."""
-        return LayersSession(self.layers, self._layout(), self._clip_norm)
+        return LayersSession(self.layers, self._layout(), self._clip_norm, self.notes)
 
     def _layout(self) -> ModelLayout:
+        return self._layout_of(self.module, self.layers)
+
+    def _layout_of(self, module: torch.nn.Module, layers: Sequence[Layer]) -> ModelLayout:
         assert self._make is not None
         clip_norm = self._clip_norm if self._mode is None else None  # local steps are each site's own affair
-        return ModelLayout(self.module, self.layers, self._make, clip_norm, self._schedule, self._mode)
+        mode = self._mode or self._every_step
+        return ModelLayout(module, layers, self._make, clip_norm, self._schedule, mode, self._facts)
 
     def talk_through(self, conversation: Conversation, session: SyncSession) -> None:
         """The daemon beside this process, and what was given by `of_a_run`."""
@@ -237,8 +254,14 @@ class ParallelModel:
         batch.loader.step = applied.step
         if applied.step >= batch.loader.steps:
             session.close()
+        for step, figures in self.notes.figures():
+            self.logs(step, figures)
         self._last = self._report(applied, session, began_s)
         return self._last
+
+    def logged(self, figures: Mapping[str, float]) -> bool:
+        """What the loss or a layer has logged of a micro-batch. False: none is computed."""
+        return self.notes.log(figures)
 
     def failed(self, error: BaseException) -> None:
         """The script raised, which ends the worker group: the same code would fail on every worker."""
@@ -315,7 +338,9 @@ class ParallelModel:
             clip_norm=self._clip_norm,
             device=self._device,
             every=self.every,
+            notes=self.notes,
         )
+        self.notes.samples = float(loader.micro_batches * loader.micro_batch_size)
         if "CHAOS_WORKER_GROUP" in os.environ:
             together = TrainsTogether(training, os.environ, self._vectors, self._lanes)
             together.line.send(self._hello(together.line, loader, measured))
@@ -332,6 +357,8 @@ class ParallelModel:
             self._clip_norm,
             self._copies,
             () if self._mode is None else tuple(self._mode.facts()),
+            *(() if self.notes.spec is None else (repr(self.notes.spec),)),
+            *self._facts,
         )
         reports = tuple(
             LayerReport(
@@ -356,6 +383,7 @@ class ParallelModel:
             clip_norm=self._clip_norm,
             copies=self._copies,
             vectors=self._vectors,
+            notes=self.notes.spec,
             device=self._device,
             every=self.every,
             code=code_digest([self._loss, *(layer.module for layer in self.layers)]),
@@ -365,35 +393,3 @@ class ParallelModel:
         """No further step: tell the others, if the training is not over by itself."""
         if self._session is not None and not self._process.is_child:
             self._session.close()
-
-
-def _modules(
-    model: torch.nn.Module, layers: Callable[[Any], Sequence[torch.nn.Module]] | None
-) -> list[torch.nn.Module]:
-    """What data passes, in order. Raises ValueError where `layers` gives something else."""
-    if layers is None:
-        if isinstance(model, torch.nn.Sequential) and _passes_them_in_order(model):
-            return list(model)  # not its children(): these name a module that stands there twice once
-        return known.of(model)
-    made: Any = layers(model) if callable(layers) and not isinstance(layers, torch.nn.Module) else layers
-    found = list(made) if isinstance(made, Iterable) else [made]
-    if made is layers or not all(isinstance(each, torch.nn.Module) for each in found) or found == [made]:
-        raise ValueError(
-            "layers= takes a function of the model that gives a list of modules, in the order in which data passes "
-            "them: layers=lambda m: [m.embed, *m.blocks, m.head]"
-        )
-    return found
-
-
-def _passes_them_in_order(model: torch.nn.Sequential) -> bool:
-    """Whether it does what a `Sequential` does, and nothing of its own."""
-    return getattr(model.forward, "__func__", None) is torch.nn.Sequential.forward
-
-
-def _check_covered(model: torch.nn.Module, layers: Sequence[Layer]) -> None:
-    covered = {id(p) for layer in layers for p in layer.module.parameters()}
-    for name, parameter in model.named_parameters():
-        if id(parameter) not in covered:
-            raise ValueError(
-                f"the parameter {name!r} is in none of the layers; layers= must name every module that trains"
-            )

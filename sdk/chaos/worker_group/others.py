@@ -9,15 +9,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from chaos.frameworks.base import Bytes, StateItem
 from chaos.sync.base import Due, Part
 from chaos.sync.notes import Agreed
 from chaos.worker_group.interpreter import StepRun
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.layout import ModelLayout
+from chaos.worker_group.notes import SiteNotes
 from chaos.worker_group.vectors import LayerVectors
 from chaos_protocols.wire.worker import ContributionSpec
 from chaos_protocols.worker_group.commit import clip_factor
+from chaos_protocols.worker_group.said import together
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +36,26 @@ class Given:
 class LayersSession:
     """A `chaos.sync.SyncSession`. `norm`: of the last average, before clipping."""
 
-    agreed: Agreed | None = None
     notice = ""
 
-    def __init__(self, layers: Sequence[Layer], layout: ModelLayout, clip_norm: float | None) -> None:
-        self._layers, self._clip_norm = layers, clip_norm
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        layout: ModelLayout,
+        clip_norm: float | None,
+        notes: SiteNotes | None = None,
+    ) -> None:
+        self._layers, self._clip_norm, self._notes = layers, clip_norm, notes or SiteNotes()
         self._vectors = LayerVectors(layout)
         self.items: Sequence[StateItem] = layout.whole(layers)
         self.given: Given | None = None
         self.norm = math.nan
+        self._weight = 0.0
+        """Of the last round; 0: not known."""
+
+    @property
+    def agreed(self) -> Agreed | None:
+        return self._notes.agreed
 
     @property
     def contribution(self) -> ContributionSpec:
@@ -60,12 +75,16 @@ class LayersSession:
         for layer in self._layers:
             mean = given.run.sums.total(layer.index) / given.micro_batches if layer.parameters else None
             self._vectors.give(vector, layer, mean)
+        if (spec := self._notes.spec) is not None:
+            vector[: 8 * spec.count].view(np.float64)[:] = spec.numbers(together(given.run.said), self._weight)
         return float(given.samples)
 
     def average(self, vector: Bytes) -> None:
         """There are no gradients to look at between two rounds."""
 
     def apply(self, vector: Bytes, round: int) -> None:
+        if (spec := self._notes.spec) is not None:
+            self._notes.learn(vector[: 8 * spec.count].view(np.float64))
         squares = [layer.whole_squares(self._vectors.gradient(vector, layer.index)) for layer in self._layers]
         self.norm = math.sqrt(sum(squares))
         factor = clip_factor(self.norm, self._clip_norm)
@@ -77,7 +96,7 @@ class LayersSession:
         self.given = None
 
     def averaged_over(self, weight: float) -> None:
-        """Learning rates of stages follow no rule."""
+        self._weight = weight
 
     def withheld(self) -> None:
         """Nothing of it is kept."""
@@ -89,4 +108,4 @@ class LayersSession:
         raise AssertionError("alone, the steps of a parallel model are its own (TrainsAlone)")
 
     def reset(self, round: int) -> None:
-        self.given = None
+        self.given, self._weight = None, 0.0

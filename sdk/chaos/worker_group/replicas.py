@@ -12,29 +12,24 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
-import torch
-
 from chaos.conversation import Conversation
-from chaos.frameworks.base import Bytes, StateItem
 from chaos.phase import Phase
-from chaos.sync.base import Due, Part
-from chaos.sync.every_step import EveryStepSession
-from chaos.sync.notes import Agreed
 from chaos.worker_group.channels import GroupFailed
 from chaos.worker_group.devices import HOST, Device
 from chaos.worker_group.groups import Groups
 from chaos.worker_group.life import InGroup
 from chaos.worker_group.line import GenerationEnded, GroupEnded
 from chaos.worker_group.passes import Passes
-from chaos.worker_group.session import Training, update
+from chaos.worker_group.session import Training, reduced, update
 from chaos.worker_group.spans import SpanLog
+from chaos.worker_group.summed import SummedSession
 from chaos.worker_group.summing import StepSums
 from chaos.worker_group.vectors import Vectors
 from chaos.worker_group.whole import WholeModel
 from chaos_protocols.streams import ForwardPass, Sum
-from chaos_protocols.wire.worker import ContributionSpec
 from chaos_protocols.worker_group.commit import NotFinite, StepCollector
 from chaos_protocols.worker_group.messages import PlanOrder, Reduced
+from chaos_protocols.worker_group.said import Said, together
 from chaos_protocols.worker_group.suspicion import Work
 from chaos_protocols.worker_group.tags import StepPhase
 
@@ -63,6 +58,7 @@ class ReplicaRun:
     ) -> None:
         self.sums = StepSums([whole], micro_batches)
         self.losses: dict[int, float] = {}
+        self.said: dict[int, Said] = {}
         self.computing = Passes(device, spans)
         self.summing_s = 0.0
         self.due = deque(due)
@@ -77,10 +73,10 @@ class ReplicaRun:
     def squares(self, layers: Sequence[int]) -> tuple[tuple[int, float], ...]:
         return tuple((layer, float(self._whole.squared(self.sums.total(layer)))) for layer in layers)
 
-    def take(self, loss: float) -> None:
-        """The script has computed the first one that is due."""
+    def take(self, loss: float, said: Said) -> None:
+        """The script has computed the first one that is due, and said this with it."""
         micro_batch = self.due.popleft()
-        self.losses[micro_batch] = loss
+        self.losses[micro_batch], self.said[micro_batch] = loss, said
         self.sums.leaf(0, micro_batch, self._whole.take())
 
 
@@ -146,25 +142,27 @@ class ReplicaAlone:
     def give(self, loss: float) -> None:
         """Raises ValueError for a gradient that is not finite."""
         run = self._run
-        run.take(loss)
+        run.take(loss, self._training.notes.given())
         if not run.due:
             self._complete(run)
             self._run = self._begin()
 
     def _begin(self) -> ReplicaRun:
         count = self._training.loader.micro_batches
+        self._training.notes.again()
         return ReplicaRun(self._training.whole, count, range(count))
 
     def _complete(self, run: ReplicaRun) -> None:
-        reduced = Reduced(
-            generation=0, step=self.updates, squares=run.squares([0]), losses=tuple(sorted(run.losses.items()))
-        )
-        self._collector.take_reduced(0, reduced)
+        notes = self._training.notes
+        told = reduced(Reduced(generation=0, step=self.updates), run, run.squares([0]))
+        self._collector.take_reduced(0, told)
         try:
             commit = self._collector.complete()
         except NotFinite as error:
             raise ValueError(str(error)) from None
+        notes.learn_alone(commit.said, commit.step)
         update(self._training.parts, run, commit)
+        notes.committed(self.updates, commit.said)
         every = self._training.every
         if every and self.updates % every == 0:
             self._training.whole.end_alone(self.updates // every)
@@ -180,56 +178,6 @@ class ReplicaAlone:
 
     def close(self) -> None:
         """Nobody else has to know."""
-
-
-class SummedSession:
-    """A `chaos.sync.SyncSession`: an ordinary one, whose gradients are the sums of a step."""
-
-    agreed: Agreed | None = None
-    notice = ""
-
-    def __init__(self, session: EveryStepSession, whole: WholeModel) -> None:
-        self._session, self._whole = session, whole
-        self.items: Sequence[StateItem] = session.items
-        self.contribution: ContributionSpec = session.contribution
-        self.given: tuple[torch.Tensor, float] | None = None
-        """Mean gradient of a step, and the samples behind it."""
-        self.average, self.name_at = session.average, session.name_at
-
-    def check(self, part: Part) -> None:
-        self._session.check(part)
-
-    def stepped(self, part: Part) -> Due:
-        self.check(part)
-        return Due.ROUND
-
-    def contribute(self, vector: Bytes, round: int) -> float:
-        if self.given is None:
-            return 0.0
-        mean, samples = self.given
-        self._whole.lay_out(mean, vector)
-        return samples
-
-    def apply(self, vector: Bytes, round: int) -> None:
-        self._session.apply(vector, round)
-        self.given = None
-
-    def skip(self, round: int) -> None:
-        self._session.skip(round)
-        self.given = None
-
-    def averaged_over(self, weight: float) -> None:
-        self._session.averaged_over(weight)
-
-    def withheld(self) -> None:
-        self._session.withheld()
-
-    def apply_alone(self, round: int) -> str:
-        raise AssertionError("alone, the steps of a replicated model are its own (ReplicaAlone)")
-
-    def reset(self, round: int) -> None:
-        self._session.reset(round)
-        self.given = None
 
 
 class ReplicaWithOthers(ReplicaAlone):
@@ -254,9 +202,12 @@ class ReplicaWithOthers(ReplicaAlone):
     def _complete(self, run: ReplicaRun) -> None:
         loader = self._training.loader
         samples = float(loader.micro_batches * loader.micro_batch_size)
-        self._session.given = (run.sums.total(0) / loader.micro_batches, samples)
+        said, notes = together(run.said), self._training.notes
+        self._session.given = (run.sums.total(0) / loader.micro_batches, samples, said)
         if not self._conversation.contribute():
             raise GroupEnded("")
+        notes.agreed = self._session.agreed
+        notes.committed(self.updates, said)
 
 
 class ReplicaTogether(InGroup):
@@ -268,6 +219,8 @@ class ReplicaTogether(InGroup):
         self._built: tuple[PlanOrder, Groups] | None = None
         self._computing: ReplicaRun | None = None
         self._handed: Any = None
+        self._over = False
+        """All have ended with the last step, as this worker was told when it had stopped."""
         self._turned: Any = None
         """Marks of the device: the script was dealt its micro-batch; the forward pass was over, None: none was seen."""
 
@@ -293,16 +246,26 @@ class ReplicaTogether(InGroup):
                 self._take(loss)
             except (GenerationEnded, GroupFailed) as error:
                 self._interrupted(error)
+                self._settle()
             self._end_phase()
         finally:
             self.line.leave()
 
+    def _settle(self) -> None:
+        """Until it is known whether a step counts that was given when a worker was lost: the script is to hear after
+        the same step as at other workers that all end."""
+        while self._tag.phase is StepPhase.REDUCED and not self._installed:
+            try:
+                self._over = self._install() is not None and self._training.notes.ends
+            except (GenerationEnded, GroupFailed) as error:
+                self._interrupted(error)
+
     def _take(self, loss: float) -> None:
-        run = self._computing
+        run, said = self._computing, self._training.notes.given()
         if run is None or self.line.stopping:
             raise GenerationEnded
         micro_batch = run.due[0]
-        run.take(loss)
+        run.take(loss, said)
         if self._turned is None:  # all is told as backward
             self._turned = self._handed
         else:
@@ -323,8 +286,11 @@ class ReplicaTogether(InGroup):
     def _stand_by(self) -> bool:
         """Until there is something to compute; false: nothing more is."""
         while True:
-            if not self._installed or self.line.halted():
-                self._install()
+            if self._over:
+                return False
+            if (not self._installed or self.line.halted()) and self._install() is not None:
+                self._over = self._training.notes.ends
+                continue
             if self._held() is not None or self._tag.step >= self._rounds.after(self._training.loader.steps):
                 return False
             self.line.check()
@@ -344,10 +310,13 @@ class ReplicaTogether(InGroup):
                 self._handed, self._turned = run.computing.mark(), None
                 return self.updates, run.due[0]
             self._close_step(run)  # nothing of this step was for this worker
+            if self._training.notes.ends:
+                return None
         return None
 
     def _begin(self) -> ReplicaRun:
         assert self._built is not None
+        self._training.notes.again()
         due = [each.micro_batch for each in self._built[0].share.stream if isinstance(each, ForwardPass)]
         return ReplicaRun(self._whole, self._training.loader.micro_batches, due, self._training.device, self.line.spans)
 

@@ -6,7 +6,7 @@ One worker alone is a worker group of one: it computes all micro-batches of a st
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,19 +22,20 @@ from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.code import code_digest
 from chaos.worker_group.data import Loader
 from chaos.worker_group.devices import device_of
+from chaos.worker_group.greeting import greeting
 from chaos.worker_group.held import digest_of
-from chaos.worker_group.life import greeting
 from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.model import WorkersEnded
+from chaos.worker_group.notes import LOCAL_STEPS, SiteNotes, nowhere
 from chaos.worker_group.replicas import (
     ReplicaAlone,
     ReplicaTogether,
     ReplicaWithOthers,
     ReplicaWorker,
-    SummedSession,
     WholeTraining,
 )
 from chaos.worker_group.seeding import seed_of
+from chaos.worker_group.summed import SummedSession
 from chaos.worker_group.whole import LocalWholeVectors, WholeModel, WholeVectors
 from chaos_protocols.worker_group.messages import GroupHello, LayerReport
 from chaos_protocols.worker_group.suspicion import Work
@@ -59,6 +60,10 @@ class Replicated:
         self._device = device_of(module)
         self._whole: WholeModel | None = None
         self._summed: EveryStepSession | None = None
+        self._noted: EveryStepSession | None = None
+        self.notes = SiteNotes()
+        self.logs: Callable[[int, Mapping[str, float]], None] = nowhere
+        """Told what was logged in each step."""
         self._vectors: WholeVectors | None = None
         self._others: tuple[Conversation, SummedSession] | None = None
         self._loader: Loader | None = None
@@ -78,28 +83,49 @@ class Replicated:
         them."""
         self._on_average = hook
 
-    def train_with(self, framework: Framework, mode: DiLoCo | None = None) -> SyncSession:
-        """What `register` was given; `mode`: with local steps. Raises ValueError where that was said already."""
+    def train_with(self, framework: Framework, mode: DiLoCo | EveryStep) -> SyncSession:
+        """What `register` was given. Raises ValueError where that was said already."""
         if self._whole is not None:
             raise ValueError("register() was already called; several models go into one call, as a mapping of names")
         self._summed = EveryStep().start(framework)
+        if isinstance(mode, EveryStep):
+            return self._train_every_step(framework, mode)
+        self.notes.missing = LOCAL_STEPS
         self._whole = WholeModel(self.module, framework, self._summed, mode, self._on_average)
-        phase = self._whole.phase
-        return self._summed if phase is None else phase.session
+        assert self._whole.phase is not None
+        return self._whole.phase.session
+
+    def _train_every_step(self, framework: Framework, mode: EveryStep) -> SyncSession:
+        """Workers sum gradients alone; state and notes are those of the mode."""
+        summed, spec = self._summed, mode.noted(framework.optimizers)
+        assert summed is not None
+        self._noted = noted = summed if spec is None else mode.start(framework)
+        summed.items = noted.items
+        if spec is not None:
+            self.notes.carry(spec, noted.learn, lambda: noted.lr_factor)
+            summed.follow(noted)
+        self._whole = WholeModel(self.module, framework, summed)
+        return noted
 
     def of_workers_in_a_run(self, encoding: str) -> None:
         """These workers train with other institutions, through their controller."""
         assert self._whole is not None and self._summed is not None
         phase = self._whole.phase
         if phase is None:
-            self._vectors = WholeVectors(self._whole, self._summed, encoding)
+            assert self._noted is not None
+            self._vectors = WholeVectors(self._whole, self._noted, encoding)
+            self._vectors.left_out = self._notes_bytes
         else:
             self._vectors = LocalWholeVectors(self._whole, phase, encoding)
 
     def of_a_run(self) -> SummedSession:
         """This process trains with other institutions: what the rounds are made of."""
-        assert self._whole is not None and self._summed is not None
-        return SummedSession(self._summed, self._whole)
+        assert self._whole is not None and self._noted is not None
+        return SummedSession(self._noted, self._whole, self._notes_bytes)
+
+    @property
+    def _notes_bytes(self) -> int:
+        return 0 if self.notes.spec is None else 8 * self.notes.spec.count
 
     def talk_through(self, conversation: Conversation, session: SyncSession) -> None:
         """The daemon beside this process, and what was given by `of_a_run`."""
@@ -127,6 +153,7 @@ class Replicated:
                 )
             replica = self._started()
             dealt = self._told(replica.next)
+            self._tell_logged()
             if dealt is None:
                 replica.close()
                 loader.ended = True
@@ -138,6 +165,7 @@ class Replicated:
             self._device.seed(seed_of(loader.seed, loader.step, number, 0))
             sample = loader.micro_batch(loader.step, number)
             self._dealt = dealt
+            self.notes.dealt()
             yield sample
 
     def step(self) -> bool:
@@ -161,7 +189,12 @@ class Replicated:
         loss, self._loss, self._dealt, self._drawn = self._loss, float("nan"), None, None
         self._told(lambda: replica.give(loss))
         loader.step = replica.updates
+        self._tell_logged()
         return not loader.ended
+
+    def _tell_logged(self) -> None:
+        for step, figures in self.notes.figures():
+            self.logs(step, figures)
 
     def _look_for_gradients(self) -> None:
         """A step before any backward pass, or after `zero_grad()`, sums zeros: told once, as `GivenGradients` does."""
@@ -174,9 +207,10 @@ class Replicated:
             "(no zero_grad() between the two)"
         )
 
-    def logged(self, figures: Mapping[str, float]) -> None:
-        """What the script has said of its micro-batch: its loss is that of the events."""
+    def logged(self, figures: Mapping[str, float]) -> bool:
+        """What the script has said of its micro-batch: its loss is that of the events. False: it computes none."""
         self._loss = figures.get("loss", self._loss)
+        return self.notes.log(figures)
 
     @property
     def is_through(self) -> bool:
@@ -258,7 +292,11 @@ class Replicated:
         assert self._loader is not None
         self._loader.check_phases(self.every)
         self._process.begin()
-        training = WholeTraining(loader=self._loader, whole=self._whole, device=self._device, every=self.every)
+        loader = self._loader
+        self.notes.samples = float(loader.micro_batches * loader.micro_batch_size)
+        training = WholeTraining(
+            loader=loader, whole=self._whole, device=self._device, every=self.every, notes=self.notes
+        )
         if "CHAOS_WORKER_GROUP" in os.environ:
             together = ReplicaTogether(training, os.environ, self._vectors)
             together.line.send(self._hello(together.line, self._loader))
@@ -284,12 +322,14 @@ class Replicated:
             output_bytes=0,
         )
         mode = () if whole.phase is None else whole.phase.facts
+        said = () if self.notes.spec is None else (repr(self.notes.spec),)
         return greeting(
             line,
             loader,
             (report,),
-            digest=digest_of([whole], (*loader.facts, *mode)),
+            digest=digest_of([whole], (*loader.facts, *mode, *said)),
             vectors=vectors,
+            notes=self.notes.spec,
             device=self._device,
             every=self.every,
             code=code_digest([self.module]),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
 import torch
 
 from chaos.conversation import Conversation
@@ -17,6 +18,7 @@ from chaos.worker_group.held import HeldPart
 from chaos.worker_group.interpreter import Loss, StepRun, Task
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.line import GroupEnded
+from chaos.worker_group.notes import SiteNotes
 from chaos.worker_group.others import Given, LayersSession
 from chaos.worker_group.summing import StepSums
 from chaos_protocols.streams import BackwardPass, ForwardPass, Instruction, Share
@@ -25,6 +27,7 @@ from chaos_protocols.worker_group.messages import (
     CommitStep,
     Reduced,
 )
+from chaos_protocols.worker_group.said import NOTHING, Said, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,7 @@ class Training(ABC):
     device: Device = HOST
     every: int = 0
     """Local steps between two rounds; 0: each step is a round."""
+    notes: SiteNotes = field(default_factory=SiteNotes)
 
     @property
     @abstractmethod
@@ -89,6 +93,8 @@ class Computed(Protocol):
 
     sums: StepSums
     losses: dict[int, float]
+    said: dict[int, Said]
+    """What the script has said, with each micro-batch or once."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -109,6 +115,13 @@ def update(layers: Sequence[HeldPart], run: Computed | None, commit: CommitStep)
             assert run is not None
             mean = run.sums.total(layer.index).div_(commit.divisor)  # of use to nobody else any more
             layer.update(mean if commit.factor == 1.0 else mean.mul_(commit.factor), commit.step + 1)
+
+
+def reduced(told: Reduced, run: Computed, squares: tuple[tuple[int, float], ...]) -> Reduced:
+    """`told` of a step whose sums are there, with what its passes gave."""
+    losses = tuple(sorted(run.losses.items()))
+    said = tuple((number, run.said[number]) for number in sorted(run.said) if run.said[number] != NOTHING)
+    return msgspec.structs.replace(told, squares=squares, losses=losses, said=said)
 
 
 def pair_of(sample: Any) -> tuple[Any, Any]:
@@ -141,6 +154,7 @@ class TrainsAlone:
             seed=loader.seed,
             micro_batches=loader.micro_batches,
             device=training.device,
+            notes=training.notes,
         )
         self._collector = StepCollector(
             step=0,
@@ -154,16 +168,19 @@ class TrainsAlone:
         """Raises ValueError for a gradient that is not finite."""
         step, loader = self._collector.step, self._training.loader
         run = StepRun(self._task, step, lambda g: pair_of(loader.micro_batch(step, g)), lambda work, peer=-1: None)
+        notes = self._training.notes
+        notes.dealt()
         run.run()
+        run.said[loader.micro_batches] = notes.given()
         squares = run.squares([layer.index for layer in self._training.layers])
-        self._collector.take_reduced(
-            0, Reduced(generation=0, step=step, squares=squares, losses=tuple(sorted(run.losses.items())))
-        )
+        self._collector.take_reduced(0, reduced(Reduced(generation=0, step=step), run, squares))
         try:
             commit = self._collector.complete()
         except NotFinite as error:
             raise ValueError(str(error)) from None
+        notes.learn_alone(commit.said, step)
         update(self._training.layers, run, commit)
+        notes.committed(step + 1, commit.said)
         every = self._training.every
         if every and (step + 1) % every == 0:
             for layer in self._training.layers:
@@ -194,10 +211,13 @@ class TrainsWithOthers(TrainsAlone):
         if talk.phase is Phase.LEFT or step >= loader.steps:
             raise GroupEnded("")
         run = StepRun(self._task, step, lambda g: pair_of(loader.micro_batch(step, g)), lambda work, peer=-1: None)
+        self._training.notes.dealt()
         run.run()
+        run.said[loader.micro_batches] = self._training.notes.given()
         samples = loader.micro_batches * loader.micro_batch_size
         self._others.given = Given(run, loader.micro_batches, samples)
         if not talk.contribute():
             raise GroupEnded("")
+        self._training.notes.committed(talk.round, together(run.said))
         loss = sum(run.losses[g] for g in range(loader.micro_batches)) / loader.micro_batches
         return Applied(step=talk.round, loss=loss, norm=self._others.norm)

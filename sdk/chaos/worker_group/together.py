@@ -40,7 +40,12 @@ class TrainsTogether(InGroup):
             while True:
                 try:
                     if not self._installed or self.line.halted():
-                        self._install()
+                        again = self._install()
+                        if again is not None and self._training.notes.ends:
+                            return self._last_of_all(again)
+                        if again is not None:  # its script hears of it under the next plan, before the next step
+                            applied, interrupted = again, True
+                            continue
                     applied = applied or self._held() or self._one_step(repeated)
                     if applied is not None:
                         self._end_phase(repeated, interrupted=interrupted)
@@ -52,6 +57,14 @@ class TrainsTogether(InGroup):
                     self._halt(error)
         finally:
             self.line.leave()
+
+    def _last_of_all(self, applied: Applied) -> Applied:
+        """All have ended with this step: nobody builds anything with this worker any more, or refreshes what it does
+        not keep."""
+        for layer in self._training.parts:
+            if layer.held and not layer.keeps:
+                layer.drop()
+        return replace(applied, step=self._rounds.updates(applied.step))
 
     def _end_phase(self, repeated: int, *, interrupted: bool) -> None:
         """After the last local step of a phase: the round, until its result or another state is here. `interrupted`:
@@ -74,7 +87,10 @@ class TrainsTogether(InGroup):
         step, loader = self._rounds.updates(self._tag.step), self._training.loader
         run = StepRun(task, step, lambda g: pair_of(loader.micro_batch(step, g)), self._doing)
         self._run = run
+        self._training.notes.again()
+        self._training.notes.dealt()
         run.run()
+        run.said[loader.micro_batches + self.line.worker] = self._training.notes.given()
         return self._reduced(run, repeated)
 
     def _planned(self, order: PlanOrder, groups: Groups) -> None:
@@ -92,4 +108,5 @@ class TrainsTogether(InGroup):
             parts=loader.parts,
             device=chain.device,
             spans=self.line.spans,
+            notes=chain.notes,
         )

@@ -30,6 +30,9 @@ HOST = torch.device("cpu")
 class Vectors(ABC):
     """What is given to a round, and the state, for parts of a model. `state`, `contribution`: their layouts."""
 
+    left_out = 0
+    """Bytes in front of the vector of a round that are no affair of the parts: its notes."""
+
     def __init__(
         self,
         items: Sequence[Item],

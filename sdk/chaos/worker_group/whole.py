@@ -131,7 +131,7 @@ class WholeModel(HeldPart):
         for parameter, part in zip(self._plain, self._split(gradient), strict=True):
             parameter.grad = part.view_as(parameter).to(device=parameter.device, dtype=parameter.dtype)
         if self.phase is None:
-            self._framework.optimizer_step(round)
+            self._session.update(round)
         else:
             self.phase.step()
 

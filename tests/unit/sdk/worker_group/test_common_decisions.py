@@ -3,41 +3,106 @@ refused with what to write instead."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from tests.integration.site_training import Points, make_model, make_optimizer
 
-from chaos import Coordinator
+from chaos import Coordinator, EveryStep, LearningRateRule
 from chaos.sync import LocalSGD
+
+
+@contextlib.contextmanager
+def closed_if_refused(coordinator: Coordinator) -> Iterator[None]:
+    try:
+        yield
+    except ValueError:
+        coordinator.close()
+        raise
 
 
 def stages(**registered: Any) -> Coordinator:
     coordinator = Coordinator(standalone=True, handle_signals=False)
-    model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy)
-    coordinator.register(model=model, optimizer=make_optimizer, **registered)
+    with closed_if_refused(coordinator):
+        model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy)
+        coordinator.register(model=model, optimizer=make_optimizer, **registered)
     return coordinator
 
 
-def replicas() -> Coordinator:
+def replicas(**registered: Any) -> Coordinator:
     coordinator = Coordinator(standalone=True, handle_signals=False)
-    model = coordinator.replicate(make_model())
-    coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    with closed_if_refused(coordinator):
+        model = coordinator.replicate(make_model())
+        coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), **registered)
     return coordinator
 
 
-@pytest.mark.parametrize("make", [stages, replicas])
-@pytest.mark.parametrize(
+each_kind = pytest.mark.parametrize("make", [stages, replicas])
+each_question = pytest.mark.parametrize(
     "ask", [lambda c: c.report(loss=1.0), lambda c: c.should_stop(), lambda c: c.metrics], ids=("tell", "stop", "read")
 )
-def test_what_needs_notes_is_refused_with_what_does_the_same(
+
+
+@each_kind
+@each_question
+def test_what_needs_notes_is_refused_without_them(
     make: Callable[[], Coordinator], ask: Callable[[Coordinator], object]
 ) -> None:
-    """Notes themselves are refused there: to advise them would send the script in a circle."""
-    with make() as coordinator, pytest.raises(ValueError, match=r"have no notes: .*coordinator\.log.*end the loop by"):
+    with make() as coordinator, pytest.raises(ValueError, match=r"needs notes in the rounds; register.*notes=True"):
         ask(coordinator)
+
+
+@each_kind
+@each_question
+def test_local_steps_have_no_notes_and_the_sentence_says_what_does_the_same(
+    make: Callable[..., Coordinator], ask: Callable[[Coordinator], object]
+) -> None:
+    """Notes themselves are refused there: to advise them would send the script in a circle."""
+    with make(sync=LocalSGD(every=4)) as coordinator:
+        with pytest.raises(ValueError, match=r"have none yet: .*coordinator\.log.*end the loop by"):
+            ask(coordinator)
+
+
+@each_kind
+def test_a_figure_that_was_not_announced_is_refused(make: Callable[..., Coordinator]) -> None:
+    with make(sync=EveryStep(notes=True, metrics=("loss",))) as coordinator:
+        with pytest.raises(ValueError, match="'accuracy' was not announced"):
+            coordinator.report(accuracy=1.0)
+        with pytest.raises(ValueError, match="is nan; report finite numbers only"):
+            coordinator.report(loss=float("nan"))
+        assert coordinator.metrics == {} and not coordinator.should_stop()
+
+
+@each_kind
+def test_an_epoch_is_counted_in_rounds(make: Callable[..., Coordinator]) -> None:
+    with make(rounds_per_epoch=2) as coordinator:
+        assert coordinator.epoch == 0
+    with make() as coordinator, pytest.raises(ValueError, match="what an epoch is was not said"):
+        _ = coordinator.epoch
+
+
+@each_kind
+def test_gradients_of_workers_are_averaged_when_all_are_there(make: Callable[..., Coordinator]) -> None:
+    with pytest.raises(ValueError, match="leave out overlap="):
+        make(sync=EveryStep(overlap=True))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"on_average": print}, {"on_update": print}, {"apply": print}, {"arrays": {}}, {"frozen": "compare"}],
+    ids=lambda given: next(iter(given)),
+)
+def test_what_stages_have_not_is_refused_and_not_passed_over(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"is not there for a model of parallelize\(\).*keep the model whole"):
+        stages(**given)
+
+
+def test_learning_rates_of_stages_follow_no_rule() -> None:
+    with pytest.raises(ValueError, match="leave out lr_rule=, or keep the model whole"):
+        stages(sync=EveryStep(lr_rule=LearningRateRule(kind="linear", reference=16)))
 
 
 @pytest.mark.parametrize("make", [stages, replicas])

@@ -1,0 +1,150 @@
+"""What the script of a worker says beside its gradients, and what all sites said in the last round.
+
+Said between two steps, it goes with the first micro-batch of the next one; said while a micro-batch is computed, with
+that one. A step that is done again is said again, whether its script says the second or not, and counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from chaos.sync.notes import Agreed, NotesLayout, Numbers
+from chaos_protocols.worker_group.said import NotesSpec, Said
+
+LOCAL_STEPS = (
+    "of a mode with local steps the workers of a site have none yet: leave should_stop(), report() and metrics out, "
+    "show figures by coordinator.log(...), and end the loop by what is the same in every process (steps= of the loader)"
+)
+REPORTED, LOGGED = "reported", "logged"
+
+Words = dict[tuple[str, str], float]
+"""By kind and name."""
+
+
+def _one() -> float:
+    return 1.0
+
+
+class SiteNotes:
+    """Of one worker. `agreed`: what all sites said in the last round; None: nothing yet."""
+
+    def __init__(self) -> None:
+        self.spec: NotesSpec | None = None
+        self.agreed: Agreed | None = None
+        self.missing = "register(..., sync=EveryStep(notes=True)), on all sites"
+        """What the script has to write to have notes."""
+        self.samples = 0.0
+        """Of a global batch."""
+        self._read: Callable[[Numbers], Agreed] | None = None
+        self._factor: Callable[[], float] = _one
+        self._ends: bool | None = None
+        self._now: Words = {}
+        self._before: Words = {}
+        self._kept: Words = {}
+        """Of `_before`, what went with micro-batches of the step under way."""
+        self._dealt = False
+        self._figures: list[tuple[int, Mapping[str, float]]] = []
+
+    def carry(self, spec: NotesSpec, read: Callable[[Numbers], Agreed], factor: Callable[[], float] = _one) -> None:
+        """Rounds have these notes; `read` learns from their averages, also what `factor` learning rates have then."""
+        self.spec, self._read, self._factor = spec, read, factor
+
+    # ---- what the script says
+
+    def ask(self, mine: bool) -> bool:
+        """See `Coordinator.should_stop`."""
+        self._check("should_stop()")
+        self._ends = mine
+        return self.ends
+
+    def report(self, figures: Mapping[str, float]) -> None:
+        """See `Coordinator.report`."""
+        self._check("report()")
+        assert self.spec is not None
+        NotesLayout((), self.spec.metrics).check(figures)
+        self._now.update({(REPORTED, name): value for name, value in figures.items()})
+
+    def log(self, figures: Mapping[str, float]) -> bool:
+        """See `Coordinator.log`. False: no micro-batch is being computed with which they could go."""
+        if self._dealt:
+            self._now.update({(LOGGED, name): value for name, value in figures.items()})
+        return self._dealt
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """See `Coordinator.metrics`."""
+        self._check("metrics")
+        return {} if self.agreed is None else dict(self.agreed.metrics)
+
+    @property
+    def lr_factor(self) -> float:
+        """See `Coordinator.lr_factor`."""
+        return self._factor()
+
+    @property
+    def ends(self) -> bool:
+        """Whether all sites wanted to end in the last round."""
+        return self.agreed is not None and self.agreed.everybody_wants_to_end
+
+    def _check(self, what: str) -> None:
+        if self.spec is None:
+            raise ValueError(f"{what} needs notes in the rounds; {self.missing}")
+
+    # ---- what a step takes of it
+
+    def dealt(self) -> None:
+        """A micro-batch is computed next, or a step of all of them."""
+        now, self._now = self._now, {}
+        self._before |= now
+        self._dealt = True
+
+    def given(self) -> Said:
+        """It was computed: what goes with it."""
+        now, self._now = self._now, {}
+        before, self._before = self._before, {}
+        self._kept |= before
+        self._dealt = False
+        words = before | now
+        return Said(self._ends, _named(words, REPORTED), _named(words, LOGGED))
+
+    def passed(self) -> Said:
+        """What a loss or a layer has said in a pass of the step."""
+        now, self._now = self._now, {}
+        return Said(None, _named(now, REPORTED), _named(now, LOGGED))
+
+    def again(self) -> None:
+        """A step is begun; where an earlier one did not count, it is that one, done again."""
+        self._before, self._kept = self._kept | self._before, {}
+
+    # ---- what comes of it
+
+    def learn(self, numbers: Sequence[float] | Numbers) -> None:
+        """A round was averaged over these."""
+        if self._read is not None:
+            self.agreed = self._read(np.asarray(numbers, dtype=np.float64))
+
+    def learn_alone(self, said: Said, step: int) -> None:
+        """The same of a step that is this site's alone; `step`: how many came before."""
+        if self.spec is not None:
+            self.learn(self.spec.numbers(said, self.samples if step else 0.0))
+
+    def committed(self, step: int, said: Said) -> None:
+        """The step counts, and leads to this one; the site has said this in it."""
+        self._kept.clear()
+        if said.logged:
+            self._figures.append((step, said.logged))
+
+    def figures(self) -> list[tuple[int, Mapping[str, float]]]:
+        """What was logged in steps that count, each once."""
+        found, self._figures = self._figures, []
+        return found
+
+
+def _named(words: Words, kind: str) -> dict[str, float]:
+    return {name: value for (of, name), value in words.items() if of == kind}
+
+
+def nowhere(step: int, figures: Mapping[str, float]) -> None:
+    """Nobody is told what is logged."""

@@ -1,0 +1,128 @@
+"""A training whose sites tell each other figures, and end together: with stages, with replicas, or an ordinary script.
+
+TRAINING: arguments of `train` as JSON. FAULTS, STRUCK: as in `site_training`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tests.integration import ordinary_training, replica_training, site_training
+from tests.integration.site_training import GLOBAL_BATCH, MICRO_BATCH, Points, WrittenLines, make_model
+from tests.rigs import devices
+
+from chaos import Coordinator, EveryStep, LearningRateRule
+
+LR = 1e-2
+
+
+@dataclass
+class Told:
+    """Writes down what this process heard after each step; `wants`: the round from which on its site wants to end."""
+
+    coordinator: Coordinator
+    path: str
+    wants: int
+    heard: int = 0
+    model: torch.nn.Module | None = None
+    """As a whole, where this process has it so."""
+
+    def ends(self) -> bool:
+        """Asked once a step, as scripts do."""
+        coordinator = self.coordinator
+        stops = coordinator.should_stop(coordinator.round >= self.wants)
+        if coordinator.round > self.heard:
+            self.heard = coordinator.round
+            whole = "" if self.model is None else ordinary_training.digest(list(self.model.parameters()))
+            entry = [os.getpid(), coordinator.round, stops, coordinator.metrics, coordinator.epoch]
+            entry += [coordinator.lr_factor, whole]
+            with open(self.path, "a", encoding="utf-8") as out:
+                out.write(json.dumps(entry) + "\n")
+        return stops
+
+
+def mode(given: dict[str, Any]) -> EveryStep:
+    """`rule`: for learning rates; `reference`: by default the weight of one site."""
+    rule = given["rule"]
+    lr_rule = LearningRateRule(kind=rule, reference=given.get("reference", GLOBAL_BATCH)) if rule else None
+    return EveryStep(notes=True, metrics=("loss",), lr_rule=lr_rule)
+
+
+def stages(given: dict[str, Any], coordinator: Coordinator, told: Told) -> None:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        found = torch.nn.functional.cross_entropy(outputs, targets)
+        coordinator.log(within=found.item())
+        return found
+
+    model = coordinator.parallelize(devices.placed(make_model()), loss=loss)
+    coordinator.register(model=model, optimizer=site_training.make_optimizer, sync=mode(given), rounds_per_epoch=3)
+    for batch in _loader(coordinator, given):
+        report = model.step(batch)
+        coordinator.report(loss=report.loss)
+        if told.ends():
+            break
+
+
+def replicas(given: dict[str, Any], coordinator: Coordinator, told: Told) -> None:
+    touch = replica_training.planted()
+    model = devices.placed(make_model())
+    told.model = coordinator.replicate(model)
+    coordinator.register(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=LR),
+        sync=mode(given),
+        rounds_per_epoch=3,
+    )
+    for inputs, targets in _loader(coordinator, given):
+        touch(coordinator.round, "forward")
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        touch(coordinator.round, "backward")
+        loss.backward()
+        coordinator.report(loss=loss.item())
+        coordinator.log(loss=loss.item())
+        coordinator.step()
+        if told.ends():
+            break
+
+
+def ordinary(given: dict[str, Any], coordinator: Coordinator, told: Told) -> None:
+    model = told.model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    coordinator.register(model=model, optimizer=optimizer, sync=mode(given), rounds_per_epoch=3)
+    while not told.ends():
+        ordinary_training.backward(model, coordinator.round + 1, given["seed"])
+        coordinator.report(loss=float(given["seed"]))
+        coordinator.step(samples=GLOBAL_BATCH)
+
+
+def _loader(coordinator: Coordinator, given: dict[str, Any]) -> Any:
+    return coordinator.loader(
+        Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=given["seed"], steps=given["steps"]
+    )
+
+
+KINDS = {"stages": stages, "replicas": replicas, "ordinary": ordinary}
+
+
+def train(kind: str, *, told: str, standalone: bool = True, logged: str = "", **more: Any) -> None:
+    given = {"steps": 20, "seed": 7, "rule": "", "wants": 4, **more}
+    with Coordinator(standalone=standalone, handle_signals=False, verbose=False) as coordinator:
+        if logged:
+            coordinator.log_to(lambda: WrittenLines(logged))
+        KINDS[kind](given, coordinator, Told(coordinator, told, given["wants"]))
+
+
+def main() -> None:
+    given = json.loads(os.environ["TRAINING"])
+    if given["kind"] == "stages":
+        for fault in site_training.faults():
+            site_training._plant(fault)
+    train(**given)
+
+
+if __name__ == "__main__":
+    main()
