@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.local_courses import Told, told
 from tests.integration.local_training import one_process
 from tests.integration.site_training import GLOBAL_BATCH
 from tests.integration.test_institutions import ended, sites
-from tests.integration.test_local_stages import SCRIPT, Told, spawn, told, training
+from tests.integration.test_local_stages import SCRIPT, spawn, training
 from tests.rigs.worker_group import train
 
 pytestmark = pytest.mark.usefixtures("one_thread")

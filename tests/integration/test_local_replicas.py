@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration import local_training
+from tests.integration.local_courses import Told, join_within_a_phase, lose_all_holders, told
 from tests.integration.test_institutions import ended, sites
-from tests.integration.test_local_stages import SCRIPT, Told, told, training
-from tests.rigs.site import Site, wait_for
+from tests.integration.test_local_stages import SCRIPT, training
+from tests.rigs.site import Site
 from tests.rigs.worker_group import Ran, launch, train
 
 from chaos_protocols.worker_group.round_steps import RoundSteps
@@ -189,44 +190,24 @@ async def test_a_replica_comes_back_in_a_run_of_institutions(tmp_path: Path) -> 
 
 @pytest.mark.long
 async def test_where_all_replicas_are_lost_the_phase_begins_anew_from_the_anchor(tmp_path: Path) -> None:
-    rounds = 30
-
-    def watch(_: Controller, entry: Happened) -> None:
-        """The other site must not be through before this one is back; what it loads as it joins is round 0."""
-        if entry.kind == "state-loaded" and int(str(entry.fields["step"])) > 0:
-            (tmp_path / "fast").touch()
-
-    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
-        one, many = cluster.sites
-        fast = str(tmp_path / "fast")
-        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=1.0, fast=fast)
-        ran = await group(many, dp=1, restarts=1, faults="0:6:backward", training={"rounds": rounds}, watch=watch)
-        await ended(process)
-    assert ran.failed == "" and len(ran.of("state-lost")) == 1 and not ran.of("state-differed"), ran.happened
-    here, there = told(many.folder), told(one.folder)
-    assert rounds in here and here == {each: there[each] for each in here}
+    await lose_all_holders(tmp_path, spawn, group, rounds=30, pace_s=1.0, dp=1, faults="0:6:backward")
 
 
 @pytest.mark.long
 async def test_replicas_join_within_a_phase_and_give_their_state_to_a_later_site(tmp_path: Path) -> None:
-    rounds = 30
-    async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:
-        one, many, late = cluster.sites
-        fast = str(tmp_path / "fast")
-        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=1.0, fast=fast)
-        await asyncio.to_thread(wait_for, lambda: told(one.folder), "the first round")
-        replicas = asyncio.create_task(group(many, training={"rounds": rounds}))
-        await asyncio.to_thread(wait_for, lambda: told(many.folder), "a round of the replicas")
-        third = await asyncio.to_thread(spawn, late, rounds=rounds, pace_s=1.0, fast=fast, seed=13)
-        await asyncio.to_thread(wait_for, lambda: told(late.folder), "the third trains")
-        Path(fast).touch()
-        await ended(process)
-        await ended(third)
-        ran = await replicas
-    assert ran.failed == "" and not ran.of("state-differed"), ran.happened
-    for other in (many, late):
-        found = told(other.folder)
-        assert rounds in found and all(found[each] == told(one.folder)[each] for each in found)
+    await join_within_a_phase(tmp_path, spawn, group, rounds=30, pace_s=1.0)
+
+
+@pytest.mark.long
+async def test_replicas_join_between_two_parts_and_give_their_state_to_a_later_site(tmp_path: Path) -> None:
+    parts = {"fragments": 2, "statistics": False}
+    await join_within_a_phase(tmp_path, partial(spawn, **parts), partial(in_parts, parts), rounds=60, pace_s=0.5)
+
+
+async def in_parts(parts: dict[str, Any], site: Site, **more: Any) -> Ran:
+    """`rounds` of the loader are those of all parts."""
+    rounds = more.pop("training")["rounds"] // parts["fragments"]
+    return await group(site, training={**parts, "rounds": rounds}, **more)
 
 
 async def test_a_script_that_fails_in_the_last_phase_ends_the_training_with_its_words(tmp_path: Path) -> None:

@@ -10,36 +10,22 @@ from typing import Any
 
 import pytest
 from tests.integration import local_training
+from tests.integration.local_courses import Told, join_within_a_phase, lose_all_holders, told
 from tests.integration.test_institutions import ended, sites
-from tests.rigs.site import Site, wait_for
+from tests.rigs.site import Site
 from tests.rigs.worker_group import Ran, launch, train
 
 from chaos_planner.pipelines.plans.layout import Policy
-from chaosd.worker_group.controller import Controller
-from chaosd.worker_group.history import Happened
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SCRIPT = Path(local_training.__file__)
 ROUNDS, EVERY = 3, 3
-Told = dict[int, dict[int, str]]
-"""Digests of the layers' parameters after each round."""
 
 
 def training(kind: str, folder: Path, **more: Any) -> dict[str, Any]:
     fixed = {"kind": kind, "every": EVERY, "rounds": ROUNDS, "seed": 7, "pace_s": 0.0, "fast": ""}
     return {**fixed, "digests": str(folder / "digests"), **more}
-
-
-def told(folder: Path) -> Told:
-    """What all workers have said; two that hold one layer must have said the same."""
-    found: Told = {}
-    path = folder / "digests"
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        round, layers = json.loads(line)
-        for layer, digest in layers:
-            assert found.setdefault(round, {}).setdefault(layer, digest) == digest, (round, layer)
-    return found
 
 
 @cache
@@ -123,51 +109,9 @@ async def test_stages_and_an_ordinary_script_average_after_local_steps_whoever_d
 
 @pytest.mark.long
 async def test_a_lost_stage_comes_back_and_the_phase_begins_anew_from_the_anchor(tmp_path: Path) -> None:
-    rounds = 60
-
-    def watch(_: Controller, entry: Happened) -> None:
-        """The other site must not be through before this one is back; what it loads as it joins is round 0."""
-        if entry.kind == "state-loaded" and int(str(entry.fields["step"])) > 0:
-            (tmp_path / "fast").touch()
-
-    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
-        one, many = cluster.sites
-        fast = str(tmp_path / "fast")
-        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=0.2, fast=fast)
-        ran = await group(
-            many,
-            dp=1,
-            pp=2,
-            restarts=1,
-            faults="1:7:backward",
-            training={"rounds": rounds},
-            watch=watch,
-        )
-        await ended(process)
-    assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened
-    assert not ran.of("state-differed")
-    here, there = told(many.folder), told(one.folder)
-    whole = {each: layers for each, layers in here.items() if len(layers) == 6}
-    assert rounds in whole and whole == {each: there[each] for each in whole}
+    await lose_all_holders(tmp_path, spawn, group, rounds=60, pace_s=0.2, dp=1, pp=2, faults="1:7:backward")
 
 
 @pytest.mark.long
 async def test_a_site_with_stages_joins_within_a_phase_and_gives_its_state_to_a_later_one(tmp_path: Path) -> None:
-    rounds = 60
-    async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:
-        one, many, late = cluster.sites
-        fast = str(tmp_path / "fast")
-        process = await asyncio.to_thread(spawn, one, rounds=rounds, pace_s=0.2, fast=fast)
-        await asyncio.to_thread(wait_for, lambda: told(one.folder), "the first round")
-        stages = asyncio.create_task(group(many, training={"rounds": rounds}))
-        await asyncio.to_thread(wait_for, lambda: told(many.folder), "a round of the stages")
-        third = await asyncio.to_thread(spawn, late, rounds=rounds, pace_s=0.2, fast=fast, seed=13)
-        await asyncio.to_thread(wait_for, lambda: told(late.folder), "the third trains")
-        Path(fast).touch()
-        await ended(process)
-        await ended(third)
-        ran = await stages
-    assert ran.failed == "" and not ran.of("state-differed"), ran.happened
-    for other in (many, late):
-        found = told(other.folder)
-        assert rounds in found and all(found[each] == told(one.folder)[each] for each in found)
+    await join_within_a_phase(tmp_path, spawn, group, rounds=60, pace_s=0.2)
