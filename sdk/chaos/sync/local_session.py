@@ -17,7 +17,7 @@ from chaos.sync.fragments import Fragments
 from chaos.sync.local_plan import LocalPlan
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote
 from chaos.sync.pace import LocalPace
-from chaos.sync.phases import Phase, UnderWay
+from chaos.sync.phases import PhaseAtHome, UnderWay
 from chaos.sync.runs import runs_of
 from chaos.sync.statistics import OwnStatistics
 from chaos_protocols.names import WEIGHT_MAX
@@ -54,7 +54,7 @@ class LocalStepsSession:
         trained = [run for run in runs if run.kind is SlotKind.PARAMETER]
         self._anchors = {id(run): Anchor.of(run, framework, plan.outer) for run in trained}
         self._samples = [0.0] * plan.fragments  # of each part: since its last round
-        self._phase = Phase()
+        self._phase = PhaseAtHome()
         self._round = 0
         self._under_way: UnderWay | None = None
         self._to_merge: int | None = None
@@ -363,7 +363,7 @@ class LocalStepsSession:
     # ---- within
 
     def _begin_phase(self) -> None:
-        self._phase = Phase()
+        self._phase = PhaseAtHome()
         self._pace.begin()
 
     def _begin(self, round: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Phase:
+class PhaseAtHome:
     """What this site has done since it last gave to a round, or was to give."""
 
     steps: int = 0
