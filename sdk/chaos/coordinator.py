@@ -129,7 +129,6 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
         only compared (`"compare"`: adapters on a base that every site has; another base is refused, with the first
         tensor). alike: settings of the script, texts and numbers, that must be equal; a site with another is refused.
         sampler: deals samples of data that all sites have (docs/shared-data.md).
-
         Returns early, with `left` true, at Ctrl+C. Raises ValueError on what cannot be trained together, Refused with
         the daemon's reason, DaemonLost, SharedMemoryTooSmall.
         """

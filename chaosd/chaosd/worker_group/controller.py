@@ -302,8 +302,7 @@ class Controller:
             if self._timed is not None:
                 self._timed.hear(worker, message)
             self._feed(WorkerSaid(worker=worker, message=message))
-            learnt = self._feedback.take(worker, message, self._machine)
-            if learnt is not None:
+            if (learnt := self._feedback.take(worker, message, self._machine)) is not None:
                 self._record(learnt.kind, learnt.reason, **learnt.fields)
                 self._thread.prepare_losses()
             if (measured := self._feedback.speeds(self._machine)) is not None:

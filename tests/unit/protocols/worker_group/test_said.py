@@ -82,7 +82,7 @@ def summed(own: RoundPart, step: int = 4) -> None:
 def test_what_is_noted_has_the_weight_of_the_round_before_as_long_as_it_is_known() -> None:
     own = part(SPEC)
     summed(own)
-    assert own.give(5) == RoundContributed(round=5, weight=16.0) and own.numbers[-2:] == (0.0, 0.0)
+    assert own.give(5, own.weight) == RoundContributed(round=5, weight=16.0) and own.numbers[-2:] == (0.0, 0.0)
     order = ApplyResult(round=5, sites=2, weight=48.0)
     commit = own.commit_of(order, 4, 5, factor=1.0, norm=None, hold=False)
     assert commit.said.reported == {"loss": 2.0}
@@ -98,4 +98,4 @@ def test_nothing_is_noted_without_notes_nor_by_a_site_that_has_nothing_to_give()
     summed(plain)
     assert plain.numbers == ()
     empty = part(SPEC)
-    assert isinstance(empty.give(5), RoundSkipped) and empty.numbers == ()
+    assert isinstance(empty.give(5, empty.weight), RoundSkipped) and empty.numbers == ()
