@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.integration.site_training import Points, make_model, make_optimizer
 
-from chaos import Coordinator, DiLoCo, LocalSGD, OuterSGD, entering
+from chaos import Coordinator, DiLoCo, EveryStep, LocalSGD, OuterSGD, entering
 from chaos.sync import SyncMode
 from chaos.worker_group.layers import chain
 
@@ -69,12 +69,13 @@ def test_a_schedule_gives_each_step_the_learning_rate_of_plain_torch() -> None:
 @pytest.mark.parametrize(
     ("mode", "text"),
     [
+        (EveryStep(overlap=True), "EveryStep: a model of parallelize.. is averaged at every"),
         (LocalSGD(every=4, pace="time"), "LocalSGD with parallelize.. has no pace='time' yet"),
         (DiLoCo(every=4, fragments=2), "DiLoCo with parallelize.. has no fragments= yet"),
         (DiLoCo(every=4, delay=2), "DiLoCo with parallelize.. has no delay= yet"),
         (DiLoCo(every=4, metrics=("loss",)), "DiLoCo with parallelize.. has no metrics= yet"),
     ],
-    ids=("time", "fragments", "delay", "metrics"),
+    ids=("overlap", "time", "fragments", "delay", "metrics"),
 )
 def test_a_mode_that_a_parallel_model_does_not_have_is_refused(mode: SyncMode, text: str) -> None:
     with Coordinator(standalone=True, handle_signals=False, sync=mode) as coordinator:

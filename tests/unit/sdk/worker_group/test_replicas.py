@@ -221,6 +221,9 @@ def test_what_a_replicated_model_cannot_do_is_said_with_what_to_write() -> None:
     refused(lambda c: (c.replicate(make_model()), c.replicate(make_model())), "one model is parallelized or replicated")
     refused(lambda c: (c.replicate(make_model()), c.parallelize(make_model(), loss=LOSS)), "one model is parallelized")
     refused(lambda c: registered(c, clip_norm=1.0), "clip_grad_norm_")
+    refused(
+        lambda c: registered(c, sync=EveryStep(overlap=True)), "EveryStep: a model of replicate() is averaged at every"
+    )
     refused(lambda c: c.loader(Points(), global_batch=8, micro_batch=4), "call one first")
     refused(lambda c: (registered(c), c.step()), "trains on the batches of coordinator.loader")
     refused(lambda c: list(registered(c)[2]), "coordinator.step() must follow each batch")
