@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chaos.encoding import encoded
-from chaos.frameworks import Setting
-from chaos.frameworks import _facts as facts_of
+from chaos.frameworks import Setting, facts_of
 from chaos.launchers import check_started_once
 from chaos.sync import DiLoCo, EveryStep
 from chaos.worker_group.script import script_digest

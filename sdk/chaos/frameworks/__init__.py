@@ -51,7 +51,7 @@ def framework_of(
     alike: Mapping[str, Setting] | None = None,
 ) -> Framework:
     """From the arguments of `Coordinator.register`. Raises ValueError on what does not go together."""
-    facts = _facts(rounds_per_epoch, frozen, alike or {})
+    facts = facts_of(rounds_per_epoch, frozen, alike or {})
     if arrays is not None:
         if model is not None or optimizer is not None or scheduler is not None or apply is None:
             raise ValueError("numpy training takes arrays= and apply=, and neither model, optimizer nor scheduler")
@@ -113,7 +113,7 @@ def _check_hooks(**hooks: Any) -> None:
             raise ValueError(f"register({name}=...) takes a function of one argument, the update, not {hook!r:.80}")
 
 
-def _facts(rounds_per_epoch: int | None, frozen: str, alike: Mapping[str, Setting]) -> list[str]:
+def facts_of(rounds_per_epoch: int | None, frozen: str, alike: Mapping[str, Setting]) -> list[str]:
     """What else must be equal on all sites."""
     if frozen not in FROZEN:
         raise ValueError(f"frozen={frozen!r}: one of {', '.join(map(repr, FROZEN))}")
