@@ -83,7 +83,7 @@ def test_a_model_of_workers_logs_at_its_own_steps_and_alone_too(kind: str, tmp_p
         wanted = [1, 2, 3]
     else:
         replica_training.train(lambda step, where: None, lambda coordinator: None, steps=2, logged=str(path))
-        wanted = [0] * 8 + [1] * 8
+        wanted = [1, 2]
     (_, word), *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert word == "made" and [step for _, _, _, step in lines] == wanted
 

@@ -75,7 +75,8 @@ def test_the_memory_of_a_site_is_unpinned_when_it_goes(monkeypatch: pytest.Monke
     from chaos_protocols.wire.arena import arena_layout
 
     cuda = runtime(monkeypatch)
-    vectors = SimpleNamespace(contribution=SimpleNamespace(size_bytes=64), state=SimpleNamespace(size_bytes=128))
+    contribution, state = SimpleNamespace(size_bytes=64), SimpleNamespace(size_bytes=128)
+    vectors = SimpleNamespace(contribution=contribution, state=state, left_out=0)
     layout = arena_layout(64, 128)
     with tempfile.TemporaryFile() as file:
         os.ftruncate(file.fileno(), layout.size_bytes + piece_bytes(128))
