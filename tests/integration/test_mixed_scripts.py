@@ -39,6 +39,7 @@ from chaos.worker_group.data import Loader
 from chaos.worker_group.replicas import ReplicaRun
 from chaos.worker_group.seeding import seed_of
 from chaos.worker_group.whole import WholeModel
+from chaos_protocols.worker_group.said import NOTHING
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -73,7 +74,7 @@ def reference() -> Digests:
             inputs, targets = loader.micro_batch(step, g)
             outputs = model(inputs.to(devices.NAME))
             torch.nn.functional.cross_entropy(outputs, targets.to(devices.NAME)).backward()
-            run.take(0.0)
+            run.take(0.0, NOTHING)
         other = np.zeros_like(vector)
         whole.lay_out(run.sums.total(0) / loader.micro_batches, other)
         edge = 8 * sum(each.count for each in session.contribution.segments if each.dtype == "float64")

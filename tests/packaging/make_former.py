@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "former"
 VERSION = "0.2.0"
-WHEEL_BYTES_MAX = 1_500_000
+WHEEL_BYTES_MAX = 2_000_000
 """It lies in the repository."""
 BUILD_TIMEOUT_S = 120
 PARTS = ("chaosd", "sdk", "protocols", "pyproject.toml", "README.md", "LICENSE")
