@@ -54,8 +54,8 @@ async def test_replicas_with_local_steps_average_in_int8_and_have_other_bits_tha
 @pytest.mark.parametrize(
     ("kind", "faults", "more"),
     [
-        ("replicas", "1:6:backward", {"statistics": True}),
-        ("replicas", "0:2:round", {}),
+        pytest.param("replicas", "1:6:backward", {"statistics": True}, marks=pytest.mark.long),
+        pytest.param("replicas", "0:2:round", {}, marks=pytest.mark.long),
         ("replicas", "1:6:backward", {"fragments": 2}),
         ("stages", "1:6:backward", {}),
     ],

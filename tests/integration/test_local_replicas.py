@@ -119,7 +119,7 @@ def spawn(site: Site, **more: Any) -> Any:
     ("mode", "faults", "more"),
     [
         ("DiLoCo", "", {}),
-        ("LocalSGD", "", {}),
+        pytest.param("LocalSGD", "", {}, marks=pytest.mark.long),
         ("DiLoCo", "1:5:backward", {}),
         ("DiLoCo", f"0:{ROUND_STEP}:reduced", {}),
         ("DiLoCo", "1:2:round", {}),
@@ -140,7 +140,7 @@ async def test_replicas_and_an_ordinary_script_average_after_local_steps_whoever
 
 
 def paced(folder: Path) -> dict[str, Any]:
-    return {"pace_s": 2.0, "fast": str(folder / "fast")}
+    return {"pace_s": 0.5, "fast": str(folder / "fast")}
 
 
 def fast_with_all(folder: Path) -> Callable[[Controller, Happened], None]:
