@@ -371,4 +371,9 @@ DECIDED = (
         test="test_restore_candidates:"
         "test_what_a_joiner_has_counts_where_it_is_linked_with_a_member_and_not_where_it_says_so",
     ),
+    Undone(
+        row=208,
+        patches=(Patch("chaos_protocols.rounds.next_round:first_round_of", "elif first is not None:", "elif False:"),),
+        test="test_far_behind:test_who_was_in_the_run_before_takes_part_from_its_first_round_since_on",
+    ),
 )

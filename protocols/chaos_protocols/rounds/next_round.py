@@ -61,5 +61,12 @@ def next_round(roster: Roster, site: SiteId, completed_round: int) -> NextRound 
 
 
 def first_round_of(roster: Roster, site: SiteId) -> int | None:
-    """The first round that the site contributes to in a view that the roster still has; None: there is none."""
-    return next((view.first_round for view in roster.views if site in view.members), None)
+    """The first round that the site contributes to since it came, in a view that the roster still has; None: there is
+    none. Who was in the run before, and left, stands in older views as well."""
+    first = None
+    for view in reversed(roster.views):
+        if site in view.members:
+            first = view.first_round
+        elif first is not None:
+            break
+    return first

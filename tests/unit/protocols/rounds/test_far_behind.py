@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from tests.unit.protocols.follower import of
 from tests.unit.protocols.one_site import A, B, C, roster_of, round_machine
 
@@ -49,6 +50,20 @@ def test_a_site_promoted_while_its_state_was_lost_takes_part_from_its_first_roun
     machine.completed_round = 1
     (opened, *_) = of(machine.advance(), OpenRound)
     assert opened.tag == Tag(epoch=7, round=5)
+
+
+def test_who_was_in_the_run_before_takes_part_from_its_first_round_since_on() -> None:
+    """It counted in round 15, left, listened to round 17, lost its state, and counts again from 18 on (row 208)."""
+    roster = roster_of(A, B, first_round=15)
+    (before,) = roster.views
+    gone = msgspec.structs.replace(before, epoch=8, first_round=16, members=(A,))
+    listens = msgspec.structs.replace(gone, epoch=9, first_round=17, listeners=(B,))
+    again = msgspec.structs.replace(before, epoch=10, first_round=18)
+    machine = round_machine(B, msgspec.structs.replace(roster, epoch=10, views=(before, gone, listens, again)))
+    machine.takes_part = True
+    machine.completed_round = 16
+    (opened, *_) = of(machine.advance(), OpenRound)
+    assert opened.tag == Tag(epoch=10, round=18)
 
 
 def test_a_site_outside_every_view_opens_nothing() -> None:
