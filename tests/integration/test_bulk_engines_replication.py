@@ -128,6 +128,23 @@ async def test_a_block_that_takes_longer_than_a_stall_is_waited_for_while_it_com
     await rig.close()
 
 
+async def test_blocks_of_a_transfer_before_that_lie_in_the_way_are_no_stall_of_their_source() -> None:
+    settings = TransferSettings(stall_timeout_s=0.25, wait_timeout_s=60.0)
+    rig, only = Rig(state_bytes=8 << 20, settings=settings), SOURCES[:1]
+    rig.network.pieces = 20
+    rig.network.pace_s[only[0], JOINER] = 2 * settings.stall_timeout_s
+    for transfer in ("before", "t"):
+        rig.serve(transfer, sources=only)
+    rig.joiner.engine.fetch(rig.plan("before", sources=only), memoryview(rig.arena))
+    await asyncio.sleep(settings.stall_timeout_s)
+    rig.joiner.engine.fetch(rig.plan(sources=only), memoryview(rig.arena))
+    await rig.until(lambda: rig.joiner.dropped or any(rig.joiner.progress))
+    assert rig.joiner.dropped == []
+    rig.network.pace_s.clear()
+    await rig.finish()
+    await rig.close()
+
+
 async def test_a_slow_source_ends_up_with_a_small_part() -> None:
     rig = Rig(60_000_000)
     for site in SOURCES:

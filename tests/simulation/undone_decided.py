@@ -376,4 +376,11 @@ DECIDED = (
         patches=(Patch("chaos_protocols.rounds.next_round:first_round_of", "elif first is not None:", "elif False:"),),
         test="test_far_behind:test_who_was_in_the_run_before_takes_part_from_its_first_round_since_on",
     ),
+    Undone(
+        row=209,
+        patches=(
+            Patch("chaos_protocols.state.transfer.assignment:Assignment.passed_by", "source.hear(now_s)", "pass"),
+        ),
+        test="test_joiner:test_what_still_comes_of_an_earlier_transfer_shows_that_its_source_is_not_silent",
+    ),
 )

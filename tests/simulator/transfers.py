@@ -208,7 +208,10 @@ class Transfers:
         """The head of a block is here, and says where its bytes will lie."""
         fetch, header = self.fetch_now, frame.header
         start, stop = header.start, header.start + frame.size_bytes
-        if fetch is None or not fetch.machine.takes(site, header, frame.size_bytes):  # type: ignore[arg-type]
+        if fetch is None:
+            return
+        if not fetch.machine.takes(site, header, frame.size_bytes):  # type: ignore[arg-type]
+            fetch.machine.passed_by(site, now_s=self._now_s())  # type: ignore[arg-type]
             return
         if any(start < until and at < stop for at, until in fetch.incoming.values()):
             return  # a second writer to the same place: whatever it sends, it is not needed

@@ -95,7 +95,7 @@ class _Fetch:
     incoming: dict[tuple[SiteId, int], Range] = field(default_factory=dict)
     """What is being written into the destination now: by which site and stream, and where."""
     seen: dict[tuple[SiteId, int], int] = field(default_factory=dict)
-    """How many bytes of each of these were here when the timer last fired."""
+    """How many bytes of each block under way were here when the timer last fired."""
     held: Iterator[Range] = field(default_factory=lambda: iter(()))
 
 
@@ -202,12 +202,15 @@ class ReplicationEngine:
             return None
         fetch = self._fetch
         start, stop = message.start, message.start + size_bytes
-        if fetch is None or not fetch.machine.takes(site, message, size_bytes):
+        if fetch is None:
+            return None
+        fetch.seen.pop((site, stream), None)
+        if not fetch.machine.takes(site, message, size_bytes):
+            fetch.machine.passed_by(site, now_s=self._now_s())
             return None
         if any(start < until and at < stop for at, until in fetch.incoming.values()):
             return None  # a second writer to the same place: whatever it sends, it is not needed
         fetch.machine.begins(site, start, now_s=self._now_s())
-        fetch.seen.pop((site, stream), None)
         fetch.incoming[site, stream] = (start, stop)
         return fetch.destination[start:stop]
 
@@ -315,10 +318,11 @@ class ReplicationEngine:
 
     def _time_passed(self, fetch: _Fetch) -> None:
         fetch.timer = None
-        here = {key: self._sender.payload_bytes(*key) for key in fetch.incoming}
+        here = {key: self._sender.payload_bytes(*key) for key in self._announced}
         for key, size_bytes in here.items():
             if size_bytes >= fetch.seen.get(key, 0) + PROGRESS_BYTES_MIN:
-                fetch.machine.progressed(key[0], now_s=self._now_s())
+                comes = fetch.machine.progressed if key in fetch.incoming else fetch.machine.passed_by
+                comes(key[0], now_s=self._now_s())
         fetch.seen = here
         self._run_joiner(fetch, fetch.machine.due(now_s=self._now_s()))
 

@@ -35,7 +35,7 @@ class Assignment:
         self._verified = verified
         self._held = held
         self._unassigned: list[Range] = []
-        self.planned_s = 0.0
+        self.begun_s = self.planned_s = 0.0
         self.plans_made = 0
         self.sources: dict[SiteId, Source] = {}
         for site in sorted({part.source for part in plan.ranges}):
@@ -47,7 +47,12 @@ class Assignment:
 
     def start(self, now_s: float) -> None:
         """What the plan says counts from now on."""
-        self.planned_s = now_s
+        self.begun_s = self.planned_s = now_s
+
+    def passed_by(self, site: SiteId, now_s: float, *, for_s: float) -> None:
+        """What it was not asked for now comes over its link: for so long after the start that is no silence."""
+        if now_s < self.begun_s + for_s and (source := self.sources.get(site)) is not None:
+            source.hear(now_s)
 
     @property
     def usable(self) -> list[Source]:

@@ -4,10 +4,9 @@ is lost, slow, silent or wrong.
 Driven by the replication engine. The joiner pulls: each source is asked for blocks of its ranges, as many as it
 delivers in WINDOW_S. A block counts when its hash was checked (and, with `settings.witness`, when a second source named
 the same hash). What a source still owes when its link is lost, when it stalls (no progress for `stall_timeout_s`), or
-when it no longer has the snapshot goes to the others; and when a source runs dry, or will finish much later than the
-others, all that was not asked for yet is planned anew with the rates seen. A link that comes up again makes its source
-usable again; nothing verified is fetched twice. Where the destination held something before, its hashes go along with
-what is asked for, and what is the same is not sent.
+when it no longer has the snapshot goes to the others; and when a source runs dry, or will be much later than the
+others, all that was not asked for yet is planned anew with the rates seen. A source whose link comes up again is used
+again; nothing verified is fetched twice. Hashes of what the destination held go along; what is the same is not sent.
 
 Sources: Chaos section III (shards from several neighbours at once, all finishing together); spec 11.
 """
@@ -153,6 +152,10 @@ class TransferMachine:
             source.hear(now_s)
             if source.state is SourceState.WAITING:
                 source.become(SourceState.READY, now_s)
+
+    def passed_by(self, site: SiteId, *, now_s: float) -> None:
+        """A block comes that nobody needs, of an earlier transfer say: what was asked for since comes behind it."""
+        self._all.passed_by(site, now_s, for_s=self._settings.wait_timeout_s)
 
     def received(self, site: SiteId, header: BlockData, size_bytes: int, *, now_s: float) -> list[JoinerEffect]:
         """The block lies where it can be checked."""
@@ -336,11 +339,11 @@ class TransferMachine:
     def _without_agreement(self, cross_check: CrossCheck) -> list[JoinerEffect]:
         """Nobody is left who could decide: who is right cannot be known."""
         self.ended = True
+        undecided = "the sources disagree on a block, and no third can decide"
         effects: list[JoinerEffect] = [
-            SourceDropped(source=site, reason="the sources disagree on a block, and no third can decide", wrong=True)
-            for site in sorted(cross_check.said)
+            SourceDropped(source=site, reason=undecided, wrong=True) for site in sorted(cross_check.said)
         ]
-        names = ", ".join(short(site) for site in sorted(cross_check.said))
+        names = ", ".join(map(short, sorted(cross_check.said)))
         return [*effects, FetchFailed(reason=f"the sources {names} have different states, and no third decides")]
 
     # -- deciding
@@ -351,11 +354,7 @@ class TransferMachine:
 
     def _patience_ends_s(self, source: Source) -> float | None:
         owes = bool(source.asked) or (self._settings.witness and self._witnesses.asked_of(source.site))
-        if source.state is SourceState.WAITING and owes:
-            return source.waiting_since_s + self._settings.wait_timeout_s
-        if source.state is SourceState.READY and owes:
-            return source.progress_s + self._settings.stall_timeout_s
-        return None
+        return source.patience_ends_s(self._settings) if owes else None
 
     def _drop(
         self, source: Source, state: SourceState, reason: str, now_s: float, *, wrong: bool = False
@@ -395,6 +394,6 @@ class TransferMachine:
         if len(hopeful) >= self._sources_needed and now_s < self._alone_since_s + self._settings.stall_timeout_s:
             return []
         self.ended = True
-        states = "; ".join(f"{short(site)}: {source.state.value}" for site, source in self._sources.items())
+        states = "; ".join(f"{short(site)}: {one.state.value}" for site, one in self._sources.items())
         wanted = "two sources that agree are needed" if self._settings.witness else "no source is left"
         return [FetchFailed(reason=f"{wanted} ({states or 'the plan names none'})")]

@@ -195,6 +195,16 @@ class Source:
         wanted = max(BLOCK_BYTES_MIN, min(BLOCK_BYTES_MAX, int(self.rate * BLOCK_S)))
         return 1 << wanted.bit_length() - 1
 
+    def patience_ends_s(self, settings: TransferSettings) -> float | None:
+        """When it is given up, if it owes something and nothing comes before; None: not by time."""
+        match self.state:
+            case SourceState.WAITING:
+                return self.waiting_since_s + settings.wait_timeout_s
+            case SourceState.READY:
+                return self.progress_s + settings.stall_timeout_s
+            case _:
+                return None
+
     def stall_reason(self, settings: TransferSettings) -> str:
         """Why it is given up now."""
         if self.state is SourceState.WAITING:

@@ -200,6 +200,22 @@ def test_a_source_without_progress_is_given_up_after_the_timeout() -> None:
     run.finish()
 
 
+def test_what_still_comes_of_an_earlier_transfer_shows_that_its_source_is_not_silent() -> None:
+    run = Run(plan(a=MIB), links="a")
+    for _ in range(6):
+        run.pass_time(1.5)
+        run.machine.passed_by(A, now_s=run.now_s)
+        run.machine.passed_by(C, now_s=run.now_s)
+    assert run.dropped == []
+    run.finish()
+    run = Run(plan(a=MIB), links="a")
+    while not run.dropped:
+        run.machine.passed_by(A, now_s=run.now_s)
+        run.pass_time(1.5)
+    waited_s = run.now_s - 100.0
+    assert SETTINGS.wait_timeout_s < waited_s < SETTINGS.wait_timeout_s + 3 * SETTINGS.stall_timeout_s
+
+
 def test_a_source_without_its_snapshot_is_waited_for_much_longer() -> None:
     run = Run(plan(a=MIB), links="a")
     run.take(run.machine.told(A, BlockWait(transfer="t"), now_s=run.now_s))
