@@ -4,14 +4,16 @@ what sites say of their states, signed.
 Three hospitals without a pace, so that rounds take as long as they take. In each of several runs, one after the other,
 first before the run has agreed on the rules, then, in the same processes, after: the time from the death of the
 scheduler to the survivors' next round; and, right before and right after it agrees, so that nothing else has
-happened in between, the time from one round to the next. What a journal holds in the end, and how many
-bytes of control a site sends in a second, nearly all of them by the clock, whatever the rounds take.
+happened in between, the time from one round to the next, and what a daemon takes of the processor for one. What a
+journal holds in the end, and how many bytes of control a site sends in a second, nearly all of them by the clock,
+whatever the rounds take.
 
-`round_after_over_before`: of the medians of each run, pair by pair. `failover_after_over_before`: of the means of all
-faults, with the interval in which 90 % of 10,000 draws of as many faults lie (bootstrap; `seed` is that of the draws).
-An election takes part of a second that is drawn by each site, so that is wide.
+`round_after_over_before`, `processor_after_over_before`: of the medians and means of each run, pair by pair.
+`failover_after_over_before`: of the means of all faults, with the interval in which 90 % of 10,000 draws of as many
+faults lie (bootstrap; `seed` is that of the draws). An election takes part of a second that is drawn by each site, so
+that is wide.
 
-Bar: neither is more than 1.03, as far as its spread allows to say.
+Bar: none is more than 1.03, as far as its spread allows to say.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 
+import psutil
 from tests.rigs.counters import counted
 from tests.rigs.site import Cluster, wait_for
 
@@ -42,7 +45,7 @@ def run(*, short: bool, seed: int) -> Figures:
     """See the module."""
     runs, count = (RUNS_SHORT, FAULTS_EACH_SHORT) if short else (RUNS, FAULTS_EACH)
     measured: dict[str, dict[str, list[float]]] = {
-        way: {"round_s": [], "failover_s": [], "control": [], "journal": []} for way in WAYS
+        way: {"round_s": [], "processor_s": [], "failover_s": [], "control": [], "journal": []} for way in WAYS
     }
     for _ in range(runs):
         with training_cluster(3, pace_s=0.0) as cluster:
@@ -51,12 +54,14 @@ def run(*, short: bool, seed: int) -> Figures:
     for way, found in measured.items():
         figures |= {
             f"round_s_{way}": spread(found["round_s"]),
+            f"processor_s_{way}": spread(found["processor_s"]),
             f"failover_s_{way}": spread(found["failover_s"]),
             f"control_bytes_per_s_{way}": statistics.fmean(found["control"]),
             f"journal_bytes_{way}": max(found["journal"]),
         }
     before, after = (measured[way] for way in WAYS)
     figures["round_after_over_before"] = ratios(after["round_s"], before["round_s"])
+    figures["processor_after_over_before"] = ratios(after["processor_s"], before["processor_s"])
     figures["failover_after_over_before"] = _share(after["failover_s"], before["failover_s"], random.Random(seed))
     return figures
 
@@ -79,8 +84,9 @@ def _die(cluster: Cluster, count: int, measured: dict[str, list[float]]) -> None
 
 def _go_on(cluster: Cluster, measured: dict[str, list[float]]) -> None:
     """Nothing happens."""
-    round_s, bytes_per_s = _calm(cluster)
+    round_s, processor_s, bytes_per_s = _calm(cluster)
     measured["round_s"].append(round_s)
+    measured["processor_s"].append(processor_s)
     measured["control"].append(bytes_per_s)
 
 
@@ -104,16 +110,29 @@ def _journal_bytes(cluster: Cluster) -> list[int]:
     return [(site.folder / "journal").stat().st_size for site in cluster.sites]
 
 
-def _calm(cluster: Cluster) -> tuple[float, float]:
-    """While nothing happens: the median time from one round to the next, and the bytes of control that the first site's
-    daemon sends in a second."""
+def _calm(cluster: Cluster) -> tuple[float, float, float]:
+    """While nothing happens: the median time from one round to the next, the processor time of a daemon for one, and
+    the bytes of control that the first site's daemon sends in a second."""
     site = cluster.sites[0]
 
     def sent() -> float:
         return counted(site.client.metrics(), "chaosd_control_bytes_total", direction="sent")
 
     bytes_before, begun_s, begun_unix_s = sent(), time.monotonic(), time.time()
+    rounds_before, used_before_s = _rounds(cluster), _processor_s(cluster)
     time.sleep(CALM_S)
+    processor_s = (_processor_s(cluster) - used_before_s) / (_rounds(cluster) - rounds_before)
     bytes_per_s = (sent() - bytes_before) / (time.monotonic() - begun_s)
     times = [at_s for at_s, _ in round_times(site) if at_s >= begun_unix_s]
-    return statistics.median(later - earlier for earlier, later in pairwise(times)), bytes_per_s
+    return statistics.median(later - earlier for earlier, later in pairwise(times)), processor_s, bytes_per_s
+
+
+def _rounds(cluster: Cluster) -> int:
+    """That the daemons have done, in all."""
+    return sum(site.round() for site in cluster.sites)
+
+
+def _processor_s(cluster: Cluster) -> float:
+    """That the daemons have taken, in all."""
+    processes = [psutil.Process(site.daemon.pid) for site in cluster.sites if site.daemon is not None]
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
