@@ -364,8 +364,8 @@ DECIDED = (
         patches=(
             Patch(
                 "chaos_protocols.scheduler.restore_offers:RestoreOffers._links",
-                "if one in members and facts.has_said_up(one, site)]",
-                "if one in members]",
+                "if facts.has_said_up(one, site) and facts.link_is_up(site, one))",
+                "if facts.link_is_up(site, one))",
             ),
         ),
         test="test_restore_candidates:"

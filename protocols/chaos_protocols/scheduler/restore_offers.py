@@ -211,7 +211,6 @@ class RestoreOffers:
     def _links(self, site: SiteId, neighbours: tuple[SiteId, ...]) -> tuple[LinkRecord, ...]:
         """With members, which say so themselves: the first round would go over a link that is not there."""
         facts, members = self._facts, self._facts.roster.member_ids()
-        near = [one for one in neighbours if one in members and facts.has_said_up(one, site)]
-        near = [one for one in near if facts.link_is_up(site, one)]
-        keys = [link_key(site, neighbour) for neighbour in near]
+        linked = (one for one in neighbours if facts.has_said_up(one, site) and facts.link_is_up(site, one))
+        keys = [link_key(site, one) for one in linked if one in members]
         return tuple(LinkRecord(one=one, other=other, rate_bytes_per_s=0.0, rtt_s=0.0) for one, other in keys)
