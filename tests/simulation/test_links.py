@@ -8,6 +8,7 @@ from tests.simulator.faults import all_are_members, begin
 from tests.simulator.network import Connection, Network
 from tests.simulator.node import Node
 from tests.simulator.outbox import AVERAGING, STATES, Frame
+from tests.simulator.thinning import thin_links
 from tests.simulator.world import World
 
 from chaos_protocols.settings import SiteSettings
@@ -166,3 +167,22 @@ def test_rounds_that_wait_for_a_joiner_go_on_when_it_dies_or_takes_too_long() ->
     before, begun_s = world.oracles.rounds_done, world.now_s
     assert world.run_until(lambda: world.oracles.rounds_done > before + 2, limit_s=20.0)
     assert world.now_s - begun_s > 3.0, "they waited as long as was agreed"
+
+
+def test_in_some_seeds_links_become_slow_and_fast_again_and_half_stay_as_they_were() -> None:
+    slow_in, slow_after = [], []
+    for seed in range(80):
+        world = World(seed)
+        for name in "abcd":
+            world.add(name)
+        thin_links(world, 8.0)
+        world.run(7.99)
+        slow = dict(world.network.rates)
+        world.run(8.01)
+        assert world.network.rates.items() <= slow.items()
+        assert bool(slow) == bool(world.network.chunk_bytes), "what is slow has something to carry"
+        if slow:
+            slow_in.append(len(slow))
+            slow_after.append(len(world.network.rates))
+    assert 5 <= len(slow_in) <= 20, "one of eight seeds"
+    assert 0.3 <= sum(slow_after) / sum(slow_in) <= 0.7

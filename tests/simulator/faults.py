@@ -29,6 +29,7 @@ from tests.simulator.releases import upgrade_in_turn
 from tests.simulator.silencing import one_falls_silent
 from tests.simulator.strays import strays
 from tests.simulator.strikes import BACK_WITHIN_S, OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
+from tests.simulator.thinning import thin_links
 from tests.simulator.two_runs import bring
 from tests.simulator.violation import NotPromised
 from tests.simulator.world import World
@@ -204,6 +205,7 @@ class Nemesis:
         world.schedule(0.0, world.oracles.standing.watch)
         strays(world, until_s)
         muteness(world, until_s)
+        thin_links(world, until_s)
         world.schedule(until_s, self.calm)
 
     def _strike(self, number: int) -> None:
