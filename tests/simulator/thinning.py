@@ -1,5 +1,5 @@
-"""Links between any sites that become slow, and fast again: the bytes of rounds and of states take their time, and share
-the way. Half of those that are slow at the end of the trouble stay so."""
+"""Links between any sites that become slow, and fast again: the bytes of rounds and of states take their time, and
+share the way. Half of those that are slow at the end of the trouble stay so."""
 
 from __future__ import annotations
 
