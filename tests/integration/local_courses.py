@@ -33,6 +33,26 @@ def told(folder: Path) -> Told:
     return found
 
 
+async def train_together(
+    folder: Path,
+    spawn: Callable[..., Any],
+    group: Callable[..., Awaitable[Ran]],
+    *,
+    ordinary: dict[str, Any],
+    faults: str = "",
+    **more: Any,
+) -> tuple[Ran, Told]:
+    """`ordinary`: what the script is told. After each round both sites have the same, whichever worker died."""
+    async with sites(folder, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, **ordinary)
+        ran = await group(many, faults=faults, **more)
+        await ended(process)
+    assert ran.failed == "" and len(ran.struck) == bool(faults) and not ran.of("state-differed"), ran.happened
+    assert told(one.folder) == told(many.folder)
+    return ran, told(one.folder)
+
+
 async def lose_all_holders(
     folder: Path,
     spawn: Callable[..., Any],

@@ -8,37 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.local_courses import Told, told
-from tests.integration.test_institutions import ended, sites
+from tests.integration.local_courses import Told, train_together
 from tests.integration.test_local_stages import SCRIPT, spawn, training
-from tests.rigs.worker_group import train
+from tests.rigs.site import Site
+from tests.rigs.worker_group import Ran, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ROUNDS, EVERY = 4, 4
 
 
+async def group(site: Site, kind: str, training_of: dict[str, Any], faults: str) -> Ran:
+    await asyncio.to_thread(site.start)
+    environment = {"TRAINING": json.dumps(training(kind, site.folder, seed=11, **training_of))}
+    options = {"script": SCRIPT, "faults": faults, "daemon": site.worker_socket, "environment": environment}
+    return await train(site.folder, dp=2, pp=1, **options)
+
+
 async def averaged(folder: Path, kind: str, faults: str = "", **more: Any) -> Told:
     """What two sites have after each round, an ordinary script and two workers, one of which dies."""
     fixed = {"every": EVERY, "rounds": ROUNDS, **more}
     rounds = ROUNDS * more.get("fragments", 1)
-    async with sites(folder, ["one", "many"], min_sites=2) as cluster:
-        one, many = cluster.sites
-        process = await asyncio.to_thread(spawn, one, **{**fixed, "rounds": rounds})
-        await asyncio.to_thread(many.start)
-        ran = await train(
-            many.folder,
-            dp=2,
-            pp=1,
-            script=SCRIPT,
-            faults=faults,
-            daemon=many.worker_socket,
-            environment={"TRAINING": json.dumps(training(kind, many.folder, seed=11, **fixed))},
-        )
-        await ended(process)
-    assert ran.failed == "" and len(ran.struck) == bool(faults) and not ran.of("state-differed"), ran.happened
-    assert told(one.folder) == told(many.folder) and len(told(one.folder)) == rounds
-    return told(one.folder)
+    course = {"ordinary": {**fixed, "rounds": rounds}, "faults": faults}
+    _, found = await train_together(folder, spawn, group, kind=kind, training_of=fixed, **course)
+    assert len(found) == rounds
+    return found
 
 
 async def test_replicas_with_local_steps_average_in_int8_and_have_other_bits_than_in_fp32(tmp_path: Path) -> None:

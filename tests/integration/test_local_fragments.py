@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.local_courses import Told, told
+from tests.integration.local_courses import Told, told, train_together
 from tests.integration.local_training import one_process
 from tests.integration.site_training import GLOBAL_BATCH
-from tests.integration.test_institutions import ended, sites
 from tests.integration.test_local_stages import SCRIPT, spawn, training
-from tests.rigs.worker_group import train
+from tests.rigs.site import Site
+from tests.rigs.worker_group import Ran, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -61,25 +61,18 @@ async def test_parts_of_replicas_have_the_bits_of_one_process(
     assert len(reference) == ROUNDS * FRAGMENTS and told(tmp_path) == reference
 
 
+async def group(site: Site, faults: str) -> Ran:
+    await asyncio.to_thread(site.start)
+    environment = {"TRAINING": json.dumps(given(site.folder, seed=11))}
+    options = {"script": SCRIPT, "faults": faults, "daemon": site.worker_socket, "environment": environment}
+    return await train(site.folder, dp=2, pp=1, **options)
+
+
 @pytest.mark.parametrize("faults", ["", "1:5:backward", "0:3:round"], ids=("undisturbed", "backward", "result"))
 async def test_parts_are_averaged_with_an_ordinary_script_whoever_dies(tmp_path: Path, faults: str) -> None:
     """A part weighs by the steps since its own last round: the second one has had four before its first."""
-    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
-        one, many = cluster.sites
-        process = await asyncio.to_thread(spawn, one, every=EVERY, rounds=ROUNDS * FRAGMENTS, fragments=FRAGMENTS)
-        await asyncio.to_thread(many.start)
-        environment = {"TRAINING": json.dumps(given(many.folder, seed=11))}
-        ran = await train(
-            many.folder,
-            dp=2,
-            pp=1,
-            script=SCRIPT,
-            faults=faults,
-            daemon=many.worker_socket,
-            environment=environment,
-        )
-        await ended(process)
-    assert ran.failed == "" and len(ran.struck) == bool(faults) and not ran.of("state-differed"), ran.happened
+    ordinary = {"every": EVERY, "rounds": ROUNDS * FRAGMENTS, "fragments": FRAGMENTS}
+    ran, found = await train_together(tmp_path, spawn, group, ordinary=ordinary, faults=faults)
     weights = [each.fields["weight"] for each in ran.of("round")]
     assert weights == [2 * GLOBAL_BATCH * steps for steps in (2, 4, 4, 4, 4, 4)]
-    assert told(one.folder) == told(many.folder) and len(told(one.folder)) == ROUNDS * FRAGMENTS
+    assert len(found) == ROUNDS * FRAGMENTS

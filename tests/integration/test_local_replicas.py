@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.integration import local_training
-from tests.integration.local_courses import Told, join_within_a_phase, lose_all_holders, told
+from tests.integration.local_courses import Told, join_within_a_phase, lose_all_holders, told, train_together
 from tests.integration.test_institutions import ended, sites
 from tests.integration.test_local_stages import SCRIPT, training
 from tests.rigs.site import Site
@@ -129,14 +129,9 @@ def spawn(site: Site, **more: Any) -> Any:
 async def test_replicas_and_an_ordinary_script_average_after_local_steps_whoever_dies(
     tmp_path: Path, mode: str, faults: str, more: dict[str, Any]
 ) -> None:
-    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
-        one, many = cluster.sites
-        process = await asyncio.to_thread(spawn, one, mode=mode)
-        ran = await group(many, faults=faults, training={"mode": mode}, **more)
-        await ended(process)
-    assert ran.failed == "" and len(ran.struck) == bool(faults), ran.happened
-    assert len(ran.of("round")) == ROUNDS and not ran.of("state-differed") and not ran.of("state-lost")
-    assert told(one.folder) == told(many.folder) and len(told(one.folder)) == ROUNDS
+    options = {"ordinary": {"mode": mode}, "training": {"mode": mode}, "faults": faults, **more}
+    ran, found = await train_together(tmp_path, spawn, group, **options)
+    assert len(ran.of("round")) == len(found) == ROUNDS and not ran.of("state-lost")
 
 
 def paced(folder: Path) -> dict[str, Any]:
