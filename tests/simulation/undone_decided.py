@@ -383,4 +383,15 @@ DECIDED = (
         ),
         test="test_joiner:test_what_still_comes_of_an_earlier_transfer_shows_that_its_source_is_not_silent",
     ),
+    Undone(
+        row=210,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.waits:_is_missing",
+                "return report.done_round < tag.round - 1",
+                "return False",
+            ),
+        ),
+        test="test_waits:test_who_fetches_the_result_that_was_agreed_to_stand_is_waited_for_with_that_reason",
+    ),
 )

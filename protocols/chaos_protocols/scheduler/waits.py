@@ -203,21 +203,28 @@ class WaitsWatch:
 
 
 def _is_missing(report: SiteStatus, tag: Tag, *, leaves: bool = False) -> bool:
-    """Its worker trains, and its part is not there. A site of an older release does not say which round it has open.
-    `leaves`: it does not say that it trains any more; without a worker that does it would have given weight 0."""
-    if not (report.active or leaves) or report.open is None or report.done_round >= tag.round:
+    """Its worker trains, and its part is not there. A site of an older release does not say which round it has open;
+    of any, one that lacks a round before has not given to this one. `leaves`: it does not say that it trains any more;
+    without a worker that does it would have given weight 0."""
+    if not (report.active or leaves) or report.done_round >= tag.round:
         return False
+    if report.open is None:
+        return report.done_round < tag.round - 1
     return not (report.open == tag and report.gave)
 
 
 def _coming(missing: Iterable[SiteId], reports: Mapping[SiteId, SiteStatus], tag: Tag | None) -> dict[SiteId, str]:
-    """Of those that have given to a round before this one, and have its result not yet: that this is why."""
+    """Of those that have given to a round before this one, or have none open since it was agreed that one stands, and
+    have its result not yet: that this is why."""
     found = {}
     for site in missing:
         report = reports.get(site)
-        before = report.open if report is not None and report.gave else None
-        if tag is not None and before is not None and before.round < tag.round:
-            found[site] = COMING.format(round=before.round)
+        if tag is None or report is None:
+            continue
+        if report.open is None:
+            found[site] = COMING.format(round=report.done_round + 1)
+        elif report.gave and report.open.round < tag.round:
+            found[site] = COMING.format(round=report.open.round)
     return found
 
 

@@ -72,6 +72,15 @@ def test_who_has_yet_to_get_the_result_before_is_not_said_to_have_a_script_that_
     assert [one.reason for one in found[-1][1].waits] == [""], "it has not given to the round before either"
 
 
+def test_who_fetches_the_result_that_was_agreed_to_stand_is_waited_for_with_that_reason() -> None:
+    """It has no round open meanwhile, and a result takes as long as a round does (seed 7530497 with slow links)."""
+    bench = scheduler(A, B, C, D)
+    ahead = report(gave=True, open=Tag(epoch=EPOCH, round=3), done=2)
+    at_the_next = report(gave=False, open=None, done=2)
+    found = told(bench, SETTINGS.waits_told_s + 1.0, b=ahead, c=report(gave=False, open=None, done=1), d=at_the_next)
+    assert [(one.site, one.reason) for one in found[-1][1].waits] == [(C, COMING.format(round=2))]
+
+
 def test_when_the_part_is_there_that_is_said_once_and_nothing_more() -> None:
     bench = scheduler(A, B, C)
     assert told(bench, 4.0, b=report(gave=True), c=report(gave=False))
