@@ -59,6 +59,8 @@ class Connection:
     sent: dict[tuple[str, str], int] = field(default_factory=dict)
     arrived: dict[tuple[str, str], int] = field(default_factory=dict)
     """Frames by sender and bulk stream: what the kernels of both ends know."""
+    pieces: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Of frames that are not whole yet, by sender and bulk stream: over a way with a rate one takes long."""
     forgotten: set[tuple[str, str]] = field(default_factory=set)
     """By sender and stream: nothing arrives any more."""
     processes: dict[str, Any] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class Network:
         """Ways with a rate, in bytes a second; the others are as fast as one likes."""
         self.chunk_bytes = 0
         """Of a part of a round."""
-        self._pipes = Pipes(schedule, self._rate_of, self._carried, self._is_over)
+        self._pipes = Pipes(schedule, self._rate_of, self._moved, self._carried, self._is_over)
         self.clogs: dict[tuple[str, str], float] = {}
         self.shuffles: dict[tuple[str, str], float] = {}
         self.drags: dict[tuple[str, str], float] = {}
@@ -289,6 +291,15 @@ class Network:
     def _is_over(self, way: tuple[str, str], connection: Connection) -> bool:
         return connection.number not in self.connections or not connection.alive[way[1]]
 
+    def _moved(self, way: tuple[str, str], waiting: Waiting) -> None:
+        """A piece of a frame, but not its last, has left a way with a rate."""
+        connection, stream = waiting.connection, (way[0], waiting.kind)
+        if not self._is_held(connection, way, waiting.kind):
+            connection.pieces[stream] = connection.pieces.get(stream, 0) + 1
+        if not waiting.message.announced:
+            before_s = connection.free_at_s.get(stream, 0.0)
+            self._announce(connection, way, waiting.message, max(waiting.arrives_s, self._clock.now_s, before_s))
+
     def _carried(self, way: tuple[str, str], waiting: Waiting) -> None:
         """The last byte of a frame has left a way with a rate."""
         connection, kind = waiting.connection, waiting.kind
@@ -303,8 +314,9 @@ class Network:
         source = way[0]
         queue = connection.queues.setdefault((source, kind), deque())
         if message.payload is not None and (way in self.tears or way in self.drags):
-            queue.append((BEGINS, message))
-            arrives_s = self._in_parts(connection, way, kind, arrives_s)
+            if not message.announced:
+                self._announce(connection, way, message, arrives_s)
+            arrives_s = self._in_parts(connection, way, arrives_s)
         queue.append((kind, message))
         connection.free_at_s[source, kind] = arrives_s
         self._schedule(arrives_s - self._clock.now_s, partial(self._next_arrives, connection, way, kind))
@@ -316,10 +328,17 @@ class Network:
             waiting.popleft()
             self._arrive(connection, way, CONTROL, message)
 
-    def _in_parts(self, connection: Connection, way: tuple[str, str], kind: str, arrives_s: float) -> float:
-        """The first bytes arrive now; the last ones when this says, unless the link ends before."""
+    def _announce(self, connection: Connection, way: tuple[str, str], message: Frame, arrives_s: float) -> None:
+        """The first bytes of a frame arrive then, after what comes before it."""
+        message.announced = True
+        stream = (way[0], message.stream)
+        connection.queues.setdefault(stream, deque()).append((BEGINS, message))
+        connection.free_at_s[stream] = arrives_s
+        self._schedule(arrives_s - self._clock.now_s, partial(self._next_arrives, connection, way, message.stream))
+
+    def _in_parts(self, connection: Connection, way: tuple[str, str], arrives_s: float) -> float:
+        """The last bytes of a frame arrive when this says, unless the link ends before."""
         now_s, takes_s = self._clock.now_s, self.drags.get(way, 2 * TORN_AFTER_S)
-        self._schedule(arrives_s - now_s, partial(self._next_arrives, connection, way, kind))
         if way in self.tears:
             self.tears.discard(way)
             self._schedule(arrives_s + TORN_AFTER_S - now_s, partial(self.reset, connection))

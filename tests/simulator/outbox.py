@@ -25,8 +25,8 @@ STATES = ("states", "states 2")
 @dataclass(slots=True)
 class Frame:
     """`payload`: what stands for its bytes, `size_bytes` of them (of a state; a chunk's size is not modelled). `key`:
-    the round that it belongs to. `faulty`: a fault made it, so whoever gets it may refuse it. `begun`: its first bytes
-    have arrived."""
+    the round that it belongs to. `faulty`: a fault made it, so whoever gets it may refuse it. `announced`: its first
+    bytes are on their way by themselves; `begun`: they have arrived."""
 
     stream: str
     header: Any
@@ -34,6 +34,7 @@ class Frame:
     size_bytes: int = 0
     key: Tag | None = None
     faulty: bool = False
+    announced: bool = False
     begun: bool = False
 
 

@@ -46,17 +46,20 @@ class _Pipe:
 
 
 class Pipes:
-    """See the module. `rate(way)`: in bytes a second, None: as fast as one likes; `carried(way, waiting)`: the last
-    byte has gone; `is_over(way, connection)`: nothing arrives any more."""
+    """See the module. `rate(way)`: in bytes a second, None: as fast as one likes; `moved(way, waiting)`: a piece has
+    gone, and more of the frame are to come; `carried(way, waiting)`: the last byte has gone; `is_over(way,
+    connection)`: nothing arrives any more."""
 
     def __init__(
         self,
         schedule: Callable[[float, Callable[[], None]], None],
         rate: Callable[[Way], float | None],
+        moved: Callable[[Way, Waiting], None],
         carried: Callable[[Way, Waiting], None],
         is_over: Callable[[Way, Any], bool],
     ) -> None:
-        self._schedule, self._rate, self._carried, self._is_over = schedule, rate, carried, is_over
+        self._schedule, self._rate, self._is_over = schedule, rate, is_over
+        self._moved, self._carried = moved, carried
         self._pipes: dict[Way, _Pipe] = {}
 
     def is_busy(self, way: Way) -> bool:
@@ -101,6 +104,7 @@ class Pipes:
     def _gone(self, way: Way, pipe: _Pipe, waiting: Waiting, piece_bytes: int) -> None:
         waiting.left_bytes -= piece_bytes
         if waiting.left_bytes:
+            self._moved(way, waiting)
             (pipe.averaging if waiting.kind == AVERAGING else pipe.states).appendleft(waiting)
         else:
             self._carried(way, waiting)

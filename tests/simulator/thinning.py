@@ -3,6 +3,7 @@ share the way. Half of those that are slow at the end of the trouble stay so."""
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,12 @@ SHARE = 1 / 8
 """Of the seeds."""
 MEAN_S = 0.7
 """Between two changes."""
-RATES_BYTES_PER_S = (1e6, 1e7)
-"""From one with which a block of a state takes as long as it may, where averaging has its three quarters."""
+ROUND_S = 1.0
+"""What a round takes at most over a link that has become slow: nobody is to wonder why he waits."""
+RATE_MIN_BYTES_PER_S, RATE_MAX_BYTES_PER_S = 1e5, 1e7
+"""From one on which a block of a state takes longer than a stall."""
+STAYS_BYTES_PER_S = 5e5
+"""Slower ones do not stay: a site behind one comes in later than the judge waits."""
 ROUND_BYTES = (100_000, 400_000)
 LIFTED = 0.4
 """Of the changes."""
@@ -25,20 +30,20 @@ def thin_links(world: World, until_s: float) -> None:
     rng = random.Random(f"thin/{world.seed}")
     if rng.random() >= SHARE or len(world.nodes) < 2:
         return
-    network = world.network
+    network, slow = world.network, set[tuple[str, str]]()
     if not network.chunk_bytes:
         round_bytes = rng.choice(ROUND_BYTES)
         network.chunk_bytes = round_bytes // world.chunk_count
         for node in world.nodes.values():
             node.contribution_bytes = round_bytes
-    slow: set[tuple[str, str]] = set()
+    slowest = max(RATE_MIN_BYTES_PER_S, network.chunk_bytes * world.chunk_count / ROUND_S)
 
     def change() -> None:
         if slow and rng.random() < LIFTED:
             _lift(world, slow, rng.choice(sorted(slow)))
         else:
             one, other = rng.sample(sorted(world.nodes), 2)
-            rate = rng.uniform(*RATES_BYTES_PER_S)
+            rate = math.exp(rng.uniform(math.log(slowest), math.log(RATE_MAX_BYTES_PER_S)))
             ways = ((one, other), (other, one)) if rng.random() < 0.7 else ((one, other),)
             world.tell(f"!! slow from {one} to {other}: {rate:,.0f} bytes a second, ways: {len(ways)}")
             slow.update(ways)
@@ -46,7 +51,7 @@ def thin_links(world: World, until_s: float) -> None:
 
     def calm() -> None:
         for way in sorted(slow):
-            if rng.random() < 0.5:
+            if rng.random() < 0.5 or network.rates[way] < STAYS_BYTES_PER_S:
                 _lift(world, slow, way)
 
     at_s = rng.expovariate(1 / MEAN_S)

@@ -55,6 +55,8 @@ class Fetch:
     incoming: dict[tuple[str, str], Range] = field(default_factory=dict)
     """What is being written into the region now: by which site and stream, and where."""
     held: Iterator[Range] = field(default_factory=lambda: iter(()))
+    seen: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Pieces that had come of blocks, by connection and stream, when the timer last fired."""
 
 
 @dataclass(slots=True)
@@ -310,9 +312,20 @@ class Transfers:
         def due() -> None:
             if self.fetch_now is fetch and fetch.timer == number:
                 fetch.timer_s = None
+                self._look(fetch)
                 self._run(fetch, fetch.machine.due(now_s=self._now_s()))
 
         self._node.later(max(0.0, deadline_s - self._now_s()), lambda: self._node.to_bulk(lambda _: due()))
+
+    def _look(self, fetch: Fetch) -> None:
+        """A block over a slow way takes longer than a stall: a source of which more has come is none."""
+        before, fetch.seen = fetch.seen, {}
+        for site, connection in self._node.connections.items():
+            for stream in STATES:
+                pieces = fetch.seen[connection.number, stream] = connection.pieces.get((site, stream), 0)
+                if pieces > before.get((connection.number, stream), 0):
+                    comes = fetch.machine.progressed if (site, stream) in fetch.incoming else fetch.machine.passed_by
+                    comes(site, now_s=self._now_s())  # type: ignore[arg-type]
 
     def _end(self, fetch: Fetch) -> None:
         """Nothing is written into its region after this."""

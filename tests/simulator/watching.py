@@ -59,10 +59,11 @@ def _moved(
 ) -> tuple[ConnectionProgress, ...]:
     far, found = connection.far(site), []
     for number, kind in enumerate((AVERAGING, *STATES)):
-        sent = connection.sent.get((site, kind), 0)
-        came, went = connection.arrived.get((far, kind), 0), connection.arrived.get((site, kind), 0)
+        sent, arrived = connection.sent.get((site, kind), 0), connection.arrived.get((site, kind), 0)
+        came = connection.arrived.get((far, kind), 0) + connection.pieces.get((far, kind), 0)
+        went = arrived + connection.pieces.get((site, kind), 0)
         came_before, went_before = seen.get((connection.number, kind), (0, 0))
-        received, acknowledged, waiting = came != came_before, went != went_before, sent > went
+        received, acknowledged, waiting = came != came_before, went != went_before, sent > arrived
         if received or acknowledged:
             seen[connection.number, kind] = (came, went)
         if received or acknowledged or waiting:
