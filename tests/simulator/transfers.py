@@ -82,6 +82,7 @@ class Transfers:
         self._links: set[str] = set()
         self._lanes: dict[str, _Lane] = {}
         self.stalled = False
+        self._rates: dict[SiteId, float] = {}
         self.spoils = 0
         """So many blocks that this site sends have a byte that changed after they were hashed."""
 
@@ -172,7 +173,7 @@ class Transfers:
         if self.fetch_now is not None:
             self.cancel(self.fetch_now.machine.plan.transfer)
         settings = TransferSettings(stall_timeout_s=2 * self._node.world.settings.failure_timeout_s)
-        machine = TransferMachine(plan, settings=settings, held=have)
+        machine = TransferMachine(plan, settings=settings, held=have, rates=self._rates)
         fetch = self.fetch_now = Fetch(machine, region)
         if machine.held is not None:
             fetch.held = machine.held.cells()
@@ -213,7 +214,7 @@ class Transfers:
         if fetch is None:
             return
         if not fetch.machine.takes(site, header, frame.size_bytes):  # type: ignore[arg-type]
-            fetch.machine.passed_by(site, now_s=self._now_s())  # type: ignore[arg-type]
+            fetch.machine.passed_by(site, frame.size_bytes, now_s=self._now_s())  # type: ignore[arg-type]
             return
         if any(start < until and at < stop for at, until in fetch.incoming.values()):
             return  # a second writer to the same place: whatever it sends, it is not needed
@@ -324,18 +325,22 @@ class Transfers:
             for stream in STATES:
                 pieces = fetch.seen[connection.number, stream] = connection.pieces.get((site, stream), 0)
                 if pieces > before.get((connection.number, stream), 0):
-                    comes = fetch.machine.progressed if (site, stream) in fetch.incoming else fetch.machine.passed_by
-                    comes(site, now_s=self._now_s())  # type: ignore[arg-type]
+                    if (site, stream) in fetch.incoming:
+                        fetch.machine.progressed(site, now_s=self._now_s())  # type: ignore[arg-type]
+                    else:
+                        fetch.machine.passed_by(site, 0, now_s=self._now_s())  # type: ignore[arg-type]
 
     def _end(self, fetch: Fetch) -> None:
         """Nothing is written into its region after this."""
         fetch.machine.ended = True
+        self._rates |= fetch.machine.rates()
         fetch.incoming.clear()
         if self.fetch_now is fetch:
             self.fetch_now = None
 
     def _close_link(self, site: str) -> None:
         self._links.discard(site)
+        self._rates.pop(site, None)  # type: ignore[call-overload]
         for outbox in self.outboxes.values():
             outbox.link_lost(site)
         self.source.link_lost(site)  # type: ignore[arg-type]

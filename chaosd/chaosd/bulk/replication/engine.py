@@ -121,6 +121,8 @@ class ReplicationEngine:
         self._hashing = HashThreads()
         self._source = StateSource(sender, self._outbox, self._hashing)
         self._fetch: _Fetch | None = None
+        self._rates: dict[SiteId, float] = {}
+        """Of sources, in bytes a second, as the last transfer over the link that is up now has shown."""
         self.same_bytes = 0
         """Of the last state that was fetched: what had not to be sent."""
         self._announced: dict[tuple[SiteId, int], tuple[bytes, BlockData]] = {}
@@ -148,7 +150,7 @@ class ReplicationEngine:
             raise LocalProtocolError(f"a destination of {destination.nbytes} bytes for {plan.state_bytes} of state")
         if self._fetch is not None:
             self.cancel(self._fetch.machine.plan.transfer)
-        machine = TransferMachine(plan, settings=self._settings, replan=self._replan, held=have)
+        machine = TransferMachine(plan, settings=self._settings, replan=self._replan, held=have, rates=self._rates)
         now_s = self._now_s()
         fetch = self._fetch = _Fetch(machine=machine, destination=destination.cast("B"), begun_s=now_s)
         if machine.held is not None:
@@ -206,7 +208,7 @@ class ReplicationEngine:
             return None
         fetch.seen.pop((site, stream), None)
         if not fetch.machine.takes(site, message, size_bytes):
-            fetch.machine.passed_by(site, now_s=self._now_s())
+            fetch.machine.passed_by(site, size_bytes, now_s=self._now_s())
             return None
         if any(start < until and at < stop for at, until in fetch.incoming.values()):
             return None  # a second writer to the same place: whatever it sends, it is not needed
@@ -321,14 +323,17 @@ class ReplicationEngine:
         here = {key: self._sender.payload_bytes(*key) for key in self._announced}
         for key, size_bytes in here.items():
             if size_bytes >= fetch.seen.get(key, 0) + PROGRESS_BYTES_MIN:
-                comes = fetch.machine.progressed if key in fetch.incoming else fetch.machine.passed_by
-                comes(key[0], now_s=self._now_s())
+                if key in fetch.incoming:
+                    fetch.machine.progressed(key[0], now_s=self._now_s())
+                else:
+                    fetch.machine.passed_by(key[0], 0, now_s=self._now_s())
         fetch.seen = here
         self._run_joiner(fetch, fetch.machine.due(now_s=self._now_s()))
 
     def _end_fetch(self, fetch: _Fetch) -> None:
         """Nothing is written into its destination after this."""
         fetch.machine.ended = True
+        self._rates |= fetch.machine.rates()
         for site, stream in list(fetch.incoming):
             self._forget(fetch, site, stream)
         if self._fetch is fetch:
@@ -341,6 +346,7 @@ class ReplicationEngine:
 
     def _close_link(self, site: SiteId) -> None:
         self._links.discard(site)
+        self._rates.pop(site, None)
         self._outbox.link_lost(site)
         self._source.link_lost(site)
         for key in [key for key in self._announced if key[0] == site]:

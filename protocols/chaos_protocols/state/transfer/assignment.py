@@ -7,6 +7,8 @@ rates seen when one runs dry or will be late.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer.effects import JoinerEffect, SendHeader
 from chaos_protocols.state.transfer.held import LocalCells
@@ -29,7 +31,14 @@ LATE_FACTOR = 1.2
 class Assignment:
     """See the module."""
 
-    def __init__(self, plan: ReplicationPlan, replan: Replan, verified: RangeSet, held: LocalCells | None) -> None:
+    def __init__(
+        self,
+        plan: ReplicationPlan,
+        replan: Replan,
+        verified: RangeSet,
+        held: LocalCells | None,
+        rates: Mapping[SiteId, float],
+    ) -> None:
         self._plan = plan
         self._replan = replan
         self._verified = verified
@@ -40,7 +49,9 @@ class Assignment:
         self.sources: dict[SiteId, Source] = {}
         for site in sorted({part.source for part in plan.ranges}):
             own = [(part.start, part.stop) for part in plan.ranges if part.source == site]
-            source = self.sources[site] = Source(site=site, planned_bytes=max(size_of(own), 1))
+            source = self.sources[site] = Source(
+                site=site, planned_bytes=max(size_of(own), 1), rate=rates.get(site, 0.0)
+            )
             for start, stop in own:
                 for gap in verified.missing(start, stop):
                     source.give(*gap)
@@ -49,9 +60,13 @@ class Assignment:
         """What the plan says counts from now on."""
         self.begun_s = self.planned_s = now_s
 
-    def passed_by(self, site: SiteId, now_s: float, *, for_s: float) -> None:
-        """What it was not asked for now comes over its link: for so long after the start that is no silence."""
-        if now_s < self.begun_s + for_s and (source := self.sources.get(site)) is not None:
+    def passed_by(self, site: SiteId, size_bytes: int, now_s: float, *, for_s: float) -> None:
+        """What it was not asked for now comes over its link: that shows its rate, and for so long after the start it is
+        no silence."""
+        if (source := self.sources.get(site)) is None:
+            return
+        source.measure(size_bytes, now_s)
+        if now_s < self.begun_s + for_s:
             source.hear(now_s)
 
     @property

@@ -13,6 +13,7 @@ Sources: Chaos section III (shards from several neighbours at once, all finishin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from chaos_protocols.errors import LocalProtocolError
@@ -53,23 +54,25 @@ class TransferMachine:
         *,
         settings: TransferSettings | None = None,
         replan: Replan = split_by_rate,
-        verified: RangeSet | None = None,
         held: bool = False,
+        rates: Mapping[SiteId, float] | None = None,
     ) -> None:
-        """`verified`: of an earlier transfer of the same round. `held`: the destination holds something that may be the
-        same in part; its cells are hashed in the order of `held.cells()` and told by `held_hashed`. Raises
-        LocalProtocolError for a plan that does not cover the state exactly once."""
+        """`held`: the destination holds something that may be the same in part; its cells are hashed in the order of
+        `held.cells()` and told by `held_hashed`. `rates`: of sources, as an earlier transfer over their links has
+        shown: who is slow is not asked for much. Raises LocalProtocolError for a plan that does not cover the state
+        exactly once."""
         pieces = sorted((part.start, part.stop) for part in plan.ranges if part.start < part.stop)
         if size_of(pieces) != plan.state_bytes or joined(pieces) != ([(0, plan.state_bytes)] if pieces else []):
             raise LocalProtocolError(f"the plan of transfer {plan.transfer} does not cover the state exactly once")
         self.plan = plan
-        self.verified_ranges = verified if verified is not None else RangeSet()
+        self.verified_ranges = RangeSet()
         self.ended = False
         self.same_bytes = 0
         """Not sent, since the destination held them already."""
         self.held = LocalCells(pieces, plan.state_bytes) if held else None
         self._settings = settings or TransferSettings()
-        self._all = Assignment(plan, replan, self.verified_ranges, self.held)
+        self._sources_needed = 2 if self._settings.witness else 1
+        self._all = Assignment(plan, replan, self.verified_ranges, self.held, rates or {})
         self._sources = self._all.sources
         self._witnesses = Witnesses()
         self._alone_since_s: float | None = None
@@ -81,6 +84,10 @@ class TransferMachine:
     def progress(self) -> dict[SiteId, SourceProgress]:
         """How far each source is; a rate of 0 where nothing came yet."""
         return {site: SourceProgress(source.rate, source.received_bytes) for site, source in self._sources.items()}
+
+    def rates(self) -> dict[SiteId, float]:
+        """Of those that have shown one over a link that is up, in bytes a second."""
+        return {site: source.rate for site, source in self._sources.items() if source.rate and source.usable}
 
     def sources(self) -> dict[SiteId, SourceState]:
         return {site: source.state for site, source in self._sources.items()}
@@ -113,7 +120,8 @@ class TransferMachine:
         """A source's link is new: what it was asked for is asked again, of it or of others."""
         if (source := self._sources.get(site)) is None or self.ended:
             return []
-        self._take_back(source)
+        self._all.take_back(source)
+        self._witnesses.lost(source.site)
         if source.state is not SourceState.EXCLUDED:
             source.become(SourceState.READY, now_s)
         self._all.spread(now_s)
@@ -153,9 +161,9 @@ class TransferMachine:
             if source.state is SourceState.WAITING:
                 source.become(SourceState.READY, now_s)
 
-    def passed_by(self, site: SiteId, *, now_s: float) -> None:
+    def passed_by(self, site: SiteId, size_bytes: int, *, now_s: float) -> None:
         """A block comes that nobody needs, of an earlier transfer say: what was asked for since comes behind it."""
-        self._all.passed_by(site, now_s, for_s=self._settings.wait_timeout_s)
+        self._all.passed_by(site, size_bytes, now_s, for_s=self._settings.wait_timeout_s)
 
     def received(self, site: SiteId, header: BlockData, size_bytes: int, *, now_s: float) -> list[JoinerEffect]:
         """The block lies where it can be checked."""
@@ -348,10 +356,6 @@ class TransferMachine:
 
     # -- deciding
 
-    @property
-    def _sources_needed(self) -> int:
-        return 2 if self._settings.witness else 1
-
     def _patience_ends_s(self, source: Source) -> float | None:
         owes = bool(source.asked) or (self._settings.witness and self._witnesses.asked_of(source.site))
         return source.patience_ends_s(self._settings) if owes else None
@@ -360,14 +364,10 @@ class TransferMachine:
         self, source: Source, state: SourceState, reason: str, now_s: float, *, wrong: bool = False
     ) -> list[JoinerEffect]:
         source.become(state, now_s)
-        self._take_back(source)
-        self._all.spread(now_s)
-        return [SourceDropped(source=source.site, reason=reason, wrong=wrong), *self._go_on(now_s)]
-
-    def _take_back(self, source: Source) -> None:
-        """What it owes has no source now. Blocks being checked are not touched: they are here."""
         self._all.take_back(source)
         self._witnesses.lost(source.site)
+        self._all.spread(now_s)
+        return [SourceDropped(source=source.site, reason=reason, wrong=wrong), *self._go_on(now_s)]
 
     def _go_on(self, now_s: float) -> list[JoinerEffect]:
         """Ask for more; tell the end."""

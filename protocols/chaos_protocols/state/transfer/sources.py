@@ -19,6 +19,7 @@ BLOCK_S = 0.1
 """A block of a slow source takes about this long, so that progress is seen often enough to tell it from a stall."""
 
 BLOCK_BYTES_FIRST = 256 << 10
+WINDOW_BYTES_FIRST = 4 << 20
 RATE_SAMPLE_S = 0.1
 
 WRONG_BLOCKS_MAX = 3
@@ -185,9 +186,7 @@ class Source:
         return owed
 
     def window_bytes(self) -> int:
-        """Two blocks before it has a rate, and as many as it then shows that it delivers: what was asked for once
-        comes, wanted or not, and over a slow link for long."""
-        return max(2 * self.block_bytes(), int(self.rate * WINDOW_S))
+        return max(2 * self.block_bytes(), int(self.rate * WINDOW_S)) if self.rate else WINDOW_BYTES_FIRST
 
     def block_bytes(self) -> int:
         """A power of two, so that blocks of all sizes lie within the cells of the state."""

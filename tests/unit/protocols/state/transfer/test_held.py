@@ -117,7 +117,7 @@ def test_a_cell_of_which_a_part_has_come_is_asked_for_without_a_hash_after_the_l
     run.wants.clear()
     run.take(run.machine.link_lost(A, now_s=run.now_s))
     run.take(run.machine.link_up(A, now_s=run.now_s))
-    assert run.wants == [(A, BLOCK_BYTES_FIRST, 3 * BLOCK_BYTES_FIRST, 0)]
+    assert run.wants == [(A, BLOCK_BYTES_FIRST, CELL_BYTES, 0)]
 
 
 def test_cells_of_all_ranges_are_hashed_in_turn_and_shared_ones_last() -> None:

@@ -10,7 +10,6 @@ from chaos_protocols.state.transfer import (
     CheckBlock,
     FetchFailed,
     JoinerEffect,
-    RangeSet,
     SendHeader,
     SourceDropped,
     SourceState,
@@ -20,8 +19,16 @@ from chaos_protocols.state.transfer import (
 )
 from chaos_protocols.state.transfer.assignment import OUTSTANDING_BYTES_MAX, REPLAN_INTERVAL_S
 from chaos_protocols.state.transfer.ranges import cut
-from chaos_protocols.state.transfer.sources import BLOCK_BYTES_FIRST
-from chaos_protocols.wire.bulk import BLOCK_BYTES_MAX, BlockData, BlockDrop, BlockGone, BlockReady, BlockWait, BlockWant
+from chaos_protocols.wire.bulk import (
+    BLOCK_BYTES_MAX,
+    BLOCK_BYTES_MIN,
+    BlockData,
+    BlockDrop,
+    BlockGone,
+    BlockReady,
+    BlockWait,
+    BlockWant,
+)
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 
 A, B, C = (SiteId(name) for name in "abc")
@@ -43,8 +50,8 @@ def plan(**sizes: int) -> ReplicationPlan:
 class Run:
     """A machine, and a world that delivers what was asked when the test says so."""
 
-    def __init__(self, plan: ReplicationPlan, links: str = "ab", verified: RangeSet | None = None) -> None:
-        self.machine = TransferMachine(plan, settings=SETTINGS, verified=verified)
+    def __init__(self, plan: ReplicationPlan, links: str = "ab", rates: dict[SiteId, float] | None = None) -> None:
+        self.machine = TransferMachine(plan, settings=SETTINGS, rates=rates)
         self.now_s = 100.0
         self.asked: dict[SiteId, list[tuple[int, int]]] = {A: [], B: []}
         self.log: list[JoinerEffect] = []
@@ -98,7 +105,7 @@ class Run:
 
 def test_each_source_is_asked_for_its_own_ranges_and_the_end_is_told_once() -> None:
     run = Run(plan(a=3 * MIB, b=2 * MIB))
-    assert run.asked[A] == list(cut(0, 2 * BLOCK_BYTES_FIRST, BLOCK_BYTES_FIRST)), "few, before it has shown its rate"
+    assert run.asked[A][0][0] == 0 and run.asked[A][-1][1] == 3 * MIB
     assert run.asked[B][0][0] == 3 * MIB
     run.finish()
     assert run.log == [StateFetched()]
@@ -130,14 +137,6 @@ def test_a_plan_that_does_not_cover_the_state_once_is_refused(ranges: tuple[tupl
 def test_a_timeout_must_be_above_zero(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} = 0.0"):
         TransferSettings(**{name: 0.0})
-
-
-def test_what_was_verified_before_is_not_fetched_again() -> None:
-    run = Run(plan(a=2 * MIB, b=2 * MIB), verified=RangeSet([(MIB // 2, 4 * MIB)]))
-    assert run.asked[A][-1][1] == MIB // 2
-    run.finish()
-    assert run.machine.verified_bytes == 4 * MIB
-    assert Run(plan(a=MIB), verified=RangeSet([(0, MIB)])).log == [StateFetched()]
 
 
 def test_the_rest_of_a_lost_source_goes_to_the_others() -> None:
@@ -205,16 +204,31 @@ def test_what_still_comes_of_an_earlier_transfer_shows_that_its_source_is_not_si
     run = Run(plan(a=MIB), links="a")
     for _ in range(6):
         run.pass_time(1.5)
-        run.machine.passed_by(A, now_s=run.now_s)
-        run.machine.passed_by(C, now_s=run.now_s)
+        run.machine.passed_by(A, 1 << 16, now_s=run.now_s)
+        run.machine.passed_by(C, 1 << 16, now_s=run.now_s)
     assert run.dropped == []
     run.finish()
     run = Run(plan(a=MIB), links="a")
     while not run.dropped:
-        run.machine.passed_by(A, now_s=run.now_s)
+        run.machine.passed_by(A, 0, now_s=run.now_s)
         run.pass_time(1.5)
     waited_s = run.now_s - 100.0
     assert SETTINGS.wait_timeout_s < waited_s < SETTINGS.wait_timeout_s + 3 * SETTINGS.stall_timeout_s
+
+
+def test_of_a_source_that_was_slow_over_its_link_little_is_asked_when_the_transfer_begins_anew() -> None:
+    """What was asked for comes, wanted or not: the next transfer waits for it (seed 2641, 3 sites, slow links)."""
+    run = Run(plan(a=8 * MIB), links="a")
+    assert sum(stop - start for start, stop in run.asked[A]) == 4 * MIB, "nothing is known of it"
+    for _ in range(8):
+        run.now_s += 0.5
+        run.machine.passed_by(A, 1 << 16, now_s=run.now_s)
+    rates = run.machine.rates()
+    assert rates == {A: pytest.approx(131_072)} and run.machine.sources()[A] is SourceState.READY
+    again = Run(plan(a=8 * MIB), links="a", rates=rates)
+    assert sum(stop - start for start, stop in again.asked[A]) == 2 * BLOCK_BYTES_MIN
+    run.take(run.machine.link_lost(A, now_s=run.now_s))
+    assert run.machine.rates() == {}, "its next link may be another one"
 
 
 def test_a_source_without_its_snapshot_is_waited_for_much_longer() -> None:
@@ -307,13 +321,13 @@ def test_cancelling_tells_the_sources_and_late_blocks_change_nothing() -> None:
 
 
 def test_what_is_outstanding_is_bounded_for_all_sources_together() -> None:
-    size, count = MIB, 600
-    names = [SiteId(f"s{number:03}") for number in range(count)]
+    size = 40 * MIB
+    names = [SiteId(f"s{number:02}") for number in range(90)]
     ranges = tuple(
         SourceRange(source=site, start=size * index, stop=size * (index + 1)) for index, site in enumerate(names)
     )
     many = ReplicationPlan(
-        transfer="t", joiner=C, round=1, state_bytes=count * size, shard_bytes=1, ranges=ranges, reason="many"
+        transfer="t", joiner=C, round=1, state_bytes=90 * size, shard_bytes=1, ranges=ranges, reason="many"
     )
     effects = TransferMachine(many).start(frozenset(names), now_s=0.0)
     wanted = [effect.header for effect in effects if isinstance(effect, SendHeader)]
@@ -338,12 +352,12 @@ def test_while_every_source_waits_for_its_snapshot_nothing_is_planned_anew() -> 
 
 
 def test_a_source_that_has_its_snapshot_at_last_takes_a_part_of_what_nobody_was_asked_for() -> None:
-    run = Run(plan(a=BLOCK_BYTES_FIRST, b=20 * MIB))
+    run = Run(plan(a=MIB, b=20 * MIB))
     run.take(run.machine.told(A, BlockWait(transfer="t"), now_s=run.now_s))
-    assert run.asked[A][-1][1] == BLOCK_BYTES_FIRST
+    assert run.asked[A][-1][1] == MIB
     run.take(run.machine.told(A, BlockReady(transfer="t"), now_s=run.now_s))
     assert run.machine.sources()[A] is SourceState.READY
-    assert run.asked[A][-1][1] > BLOCK_BYTES_FIRST
+    assert run.asked[A][-1][1] > MIB
     run.finish()
     assert run.dropped == []
 
@@ -360,7 +374,10 @@ def test_a_source_whose_snapshot_arrives_late_is_used_as_soon_as_its_bytes_begin
 def test_a_source_that_sends_whole_blocks_is_not_given_up_for_want_of_progress() -> None:
     run = Run(plan(a=4 * MIB, b=0), links="a")
     for _ in range(4):
-        run.deliver(A, after_s=0.7 * SETTINGS.stall_timeout_s)
+        run.now_s += 0.7 * SETTINGS.stall_timeout_s
+        start, stop = run.asked[A].pop(0)
+        header = BlockData(transfer="t", start=start, hash=HASH)
+        run.take(run.machine.received(A, header, stop - start, now_s=run.now_s))
         run.take(run.machine.due(now_s=run.now_s))
     assert run.dropped == []
 

@@ -221,10 +221,10 @@ def test_what_a_waiting_source_owes_goes_with_its_words_to_those_that_have_the_s
 
 
 def test_the_patience_with_a_witness_does_not_grow_because_others_send() -> None:
-    court = Court(a=2 * BLOCK, b=BLOCK)
-    court.come(B, 2 * BLOCK)
-    court.check(B, 2 * BLOCK)
-    court.say(A, 2 * BLOCK)  # from now on B has nothing to send, only to vouch
+    court = Court(a=4 * BLOCK, b=BLOCK)
+    court.come(B, 4 * BLOCK)
+    court.check(B, 4 * BLOCK)
+    court.say(A, 4 * BLOCK)  # from now on B has nothing to send, only to vouch
     court.come(A, 0)
     assert court.asked[-1] == (B, 0)
     court.now_s += SETTINGS.stall_timeout_s / 2
