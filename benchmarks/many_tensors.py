@@ -30,7 +30,6 @@ from chaos import Coordinator
 from chaos.collector import held_back
 from chaos.frameworks.torch import TorchFramework
 from chaos.sync import EveryStep
-from chaos_protocols.wire.state_spec import spec_problem
 from chaos_protocols.wire.worker import (
     ApplyResult,
     ResultApplied,
@@ -183,9 +182,7 @@ def _serve(listener: socket.socket) -> None:
         with held_back():  # a daemon's process has none of torch's objects, which the collector looks through here
             hello = decode_from_worker(body)
         assert isinstance(hello, WorkerHello)
-        problem = spec_problem(hello.state, hello.contribution)
-        assert not problem, problem
-        arena = Arena.from_hello(hello, fds[0])
+        arena = Arena.from_hello(hello, fds[0])  # and its check of the spec
         connection.sendall(encode(WorkerWelcome(site="here", run="many")) + encode(TrainFrom(round=1)))
         try:
             while True:

@@ -27,8 +27,6 @@ class State:
         self._items = tuple(items)
         with held_back():
             self.spec: StateSpec = state_spec(entry.item for entry in self._items)
-            self._offsets = [tensor.offset for tensor in self.spec.tensors]
-            self._ends = [tensor.offset + tensor.size_bytes for tensor in self.spec.tensors]
 
     def write(self, region: Bytes) -> None:
         """Copy the state into `region` (the gaps are set to zero)."""
@@ -78,8 +76,9 @@ class State:
 
     def _tensors_in(self, start: int, stop: int) -> tuple[int, int]:
         """Indices of the arrays of which bytes lie in [start, stop): from the first to the one after the last."""
-        ends = bisect_right(self._ends, start)
-        return ends, max(ends, bisect_left(self._offsets, stop))
+        tensors = self.spec.tensors
+        first = bisect_right(tensors, start, key=lambda tensor: tensor.offset + tensor.size_bytes)
+        return first, max(first, bisect_left(tensors, stop, key=lambda tensor: tensor.offset))
 
     def digest(self) -> str:
         """BLAKE3 of the region that `write` would give, without a region: equal to `state_digest` of a snapshot."""

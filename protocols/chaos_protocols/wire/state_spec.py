@@ -10,10 +10,10 @@ entries without bytes whose name says it all. They cost nothing in the region an
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
+import msgspec
 from blake3 import blake3
 
 from chaos_protocols.wire.encodings import FACT, FP32, encoding_problem
@@ -60,12 +60,16 @@ FACT_DTYPE = "uint8"
 FACT_SHAPE = (0,)
 
 
-class Item(NamedTuple):
+class Item(msgspec.Struct, frozen=True, gc=False):
     """One array of the state before it has a place: `dtype` is a key of `DTYPE_BYTES`."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+
+
+Kind = tuple[str, tuple[int, ...]]
+"""Dtype and shape of an array. There are few kinds of very many arrays: what follows from it is found out once."""
 
 
 def fact(text: str) -> Item:
@@ -81,25 +85,23 @@ def state_spec(items: Iterable[Item]) -> StateSpec:
     dtype."""
     tensors: list[TensorSpec] = []
     names: set[str] = set()
+    sizes: dict[Kind, int] = {}
     offset = 0
-    smallest = 0
     for item in items:
-        if item.name in names:
-            raise ValueError(f"the state holds two arrays named {item.name!r}; give each its own name")
-        if not item.name or len(item.name) > NAME_CHARACTERS_MAX:
-            raise ValueError(f"array name {item.name[:64]!r}... must have 1 to {NAME_CHARACTERS_MAX} characters")
-        if item.dtype not in DTYPE_BYTES:
-            raise ValueError(
-                f"array {item.name!r} has dtype {item.dtype}; allowed are {', '.join(sorted(DTYPE_BYTES))}"
-            )
-        names.add(item.name)
-        size = _size_bytes(item.dtype, item.shape)
-        tensors.append(
-            TensorSpec(name=item.name, dtype=item.dtype, shape=item.shape, offset=offset, size_bytes=size),
-        )
+        name, dtype, shape = item.name, item.dtype, item.shape
+        if name in names:
+            raise ValueError(f"the state holds two arrays named {name!r}; give each its own name")
+        if not name or len(name) > NAME_CHARACTERS_MAX:
+            raise ValueError(f"array name {name[:64]!r}... must have 1 to {NAME_CHARACTERS_MAX} characters")
+        size = sizes.get((dtype, shape))
+        if size is None:
+            if dtype not in DTYPE_BYTES:
+                raise ValueError(f"array {name!r} has dtype {dtype}; allowed are {', '.join(sorted(DTYPE_BYTES))}")
+            size = sizes[dtype, shape] = _size_bytes(dtype, shape)
+        names.add(name)
+        tensors.append(TensorSpec(name=name, dtype=dtype, shape=shape, offset=offset, size_bytes=size))
         offset = _aligned(offset + size)
-        if item.shape and size:
-            smallest = min(smallest or size, size)
+    smallest = min((size for (_, shape), size in sizes.items() if shape and size), default=0)
     return StateSpec(
         tensors=tuple(tensors),
         size_bytes=offset,
@@ -122,10 +124,20 @@ def contribution_spec(
 def spec_digest(tensors: Iterable[TensorSpec]) -> str:
     """BLAKE3 over names, dtypes and shapes in order (hexadecimal, 64 characters). Offsets follow from these."""
     digest = blake3()
-    lines = (f"{len(tensor.name)}:{tensor.name}:{tensor.dtype}:{tensor.shape}\n" for tensor in tensors)
+    lines = _digested_lines(tensors)
     while batch := "".join(islice(lines, DIGESTED_AT_ONCE)):
         digest.update(batch.encode())
     return digest.hexdigest()
+
+
+def _digested_lines(tensors: Iterable[TensorSpec]) -> Iterator[str]:
+    endings: dict[Kind, str] = {}
+    for tensor in tensors:
+        name, kind = tensor.name, (tensor.dtype, tensor.shape)
+        ending = endings.get(kind)
+        if ending is None:
+            ending = endings[kind] = f":{tensor.dtype}:{tensor.shape}\n"
+        yield f"{len(name)}:{name}{ending}"
 
 
 def first_difference(here: StateSpec, there: StateSpec) -> str:
@@ -157,17 +169,22 @@ def first_difference(here: StateSpec, there: StateSpec) -> str:
 
 def spec_problem(state: StateSpec, contribution: ContributionSpec) -> str:
     """What is wrong with specs that came from outside; empty if they can be worked with. Never raises."""
+    sizes: dict[Kind, int] = {}
     offset = 0
     for tensor in state.tensors:
-        if tensor.dtype not in DTYPE_BYTES:
-            return f"array {tensor.name!r} has the unknown dtype {tensor.dtype!r}"
-        if any(length < 0 for length in tensor.shape):
-            return f"array {tensor.name!r} has a negative length in its shape"
-        if tensor.size_bytes != _size_bytes(tensor.dtype, tensor.shape):
+        kind = (tensor.dtype, tensor.shape)
+        size = sizes.get(kind)
+        if size is None:
+            if tensor.dtype not in DTYPE_BYTES:
+                return f"array {tensor.name!r} has the unknown dtype {tensor.dtype!r}"
+            if any(length < 0 for length in tensor.shape):
+                return f"array {tensor.name!r} has a negative length in its shape"
+            size = sizes[kind] = _size_bytes(*kind)
+        if tensor.size_bytes != size:
             return f"array {tensor.name!r} claims {tensor.size_bytes} bytes, which its shape and dtype do not give"
         if tensor.offset != offset:
             return f"array {tensor.name!r} lies at byte {tensor.offset}, expected {offset}"
-        offset = _aligned(offset + tensor.size_bytes)
+        offset = _aligned(offset + size)
     if state.size_bytes != offset:
         return f"the state claims {state.size_bytes} bytes, its arrays need {offset}"
     if state.digest != spec_digest(state.tensors):

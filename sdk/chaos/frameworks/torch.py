@@ -33,14 +33,13 @@ from chaos.frameworks.local import kept_apart
 from chaos.frameworks.torch_buffers import ModelBuffer, checked, odd_buffer, write_buffer
 from chaos.frameworks.torch_given import GivenGradients
 from chaos.frameworks.torch_gradients import odd_gradient, read_gradients, write_gradients
-from chaos.frameworks.torch_kinds import Kind
 from chaos.frameworks.torch_local import TorchLocalTraining
 from chaos.frameworks.torch_normal import in_normal_mode
 from chaos.frameworks.torch_pieces import GradientsAsTheyCome
 from chaos.frameworks.torch_rates import check_rates, check_schedules, multiplied_rates
 from chaos.frameworks.torch_registered import Registered
 from chaos.frameworks.torch_schedules import check_not_over, due_with, scheduler_items, step_all
-from chaos.frameworks.torch_state import OptimizerState, TensorItem, described, dtype_name, tensor_bytes
+from chaos.frameworks.torch_state import OptimizerState, described, dtype_name, tensor_bytes, tensor_item
 from chaos.frameworks.torch_watch import OutsideWatch
 from chaos_protocols.wire.state_spec import Item, fact
 
@@ -89,14 +88,15 @@ class TorchFramework:
         self._trained_by: dict[tuple[str, ...], list[torch.Tensor]] = {}
         self._sources: dict[str, torch.Tensor | ModelBuffer] = {}
         slots: list[Slot] = []
-        for name, parameter in self._parameters.items():
+        for (name, parameter), (dtype, _, shape, _, _) in zip(self._parameters.items(), kinds.values(), strict=True):
             owners = trained.get(name)
             if owners is None:
                 self._frozen[name] = parameter
                 continue
             self._trained_by.setdefault(owners, []).append(parameter)
             self._sources[name] = parameter
-            slots.append(_parameter_slot(name, kinds[id(parameter)], owners))
+            wide = "float64" if dtype is torch.float64 else "float32"
+            slots.append(Slot(name=name, shape=shape, kind=SlotKind.PARAMETER, summed_as=wide, optimizers=owners))
         self._sources.update((buffer.name, buffer) for buffer in self._buffers)
         self.slots: Sequence[Slot] = [*slots, *map(_buffer_slot, self._buffers)]
         self._states = [OptimizerState(name, one, names, kinds) for name, one in self._optimizers.items()]
@@ -335,15 +335,15 @@ class TorchFramework:
         """Parameters (`trained`: also those that are trained) and buffers."""
         if self._compare_frozen:
             yield fact_item(fact("frozen parameters are compared, not sent: register(frozen='compare')"))
-        kinds = self._registered.kinds
-        for name, parameter in self._parameters.items():
+        kinds = self._registered.kinds.values()
+        for (name, parameter), kind in zip(self._parameters.items(), kinds, strict=True):
             if name not in self._frozen:
                 if trained:
-                    yield TensorItem(name, parameter, kinds[id(parameter)])
+                    yield tensor_item(name, parameter, kind)
             elif self._compare_frozen:
                 yield fact_item(fact(f"{name} is frozen, {described(parameter)}"))
             else:
-                yield TensorItem(name, parameter, kinds[id(parameter)])
+                yield tensor_item(name, parameter, kind)
                 yield fact_item(fact(f"{name} is frozen"))
         for buffer in self._buffers:
             yield MadeItem(
@@ -361,12 +361,6 @@ class TorchFramework:
 
 _EXACT_AS_FLOAT32 = (torch.float32, torch.bfloat16, torch.float16)
 _SUMMED_AS = {"float64": torch.float64, "float32": torch.float32}
-
-
-def _parameter_slot(name: str, kind: Kind, optimizers: tuple[str, ...]) -> Slot:
-    dtype, _, shape, _ = kind
-    summed_as = "float64" if dtype == torch.float64 else "float32"
-    return Slot(name=name, shape=shape, kind=SlotKind.PARAMETER, summed_as=summed_as, optimizers=optimizers)
 
 
 def _buffer_slot(buffer: ModelBuffer) -> Slot:

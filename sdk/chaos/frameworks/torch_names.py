@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 COMPILED = "_orig_mod"
 WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel"})
 """Modules whose only own thing is the model under `module`."""
+LEVELS = frozenset({COMPILED, "module"})
+"""Under which keys a wrapper may have its model."""
 IN_PIECES = frozenset({"DTensor", "FlatParameter", "ShardedTensor"})
 """Classes of tensors of which this process holds a part only."""
 PLAIN = (torch.nn.Parameter, torch.Tensor)
@@ -45,7 +47,7 @@ def parts_of(prefix: str, model: torch.nn.Module) -> list[Part]:
     for path, module in model.named_modules():
         above, _, key = path.rpartition(".")
         shown = paths.get(above, prefix)
-        if path and not _is_wrapped(model, above, key):
+        if path and not (key in LEVELS and _is_wrapped(model, above, key)):
             shown = f"{shown}.{key}"
         paths[path] = shown
         parts.append((shown, module))
@@ -143,6 +145,4 @@ def _in_pieces(kind: type) -> str:
 
 
 def _is_wrapped(model: torch.nn.Module, above: str, key: str) -> bool:
-    if key == COMPILED:
-        return True
-    return key == "module" and type(model.get_submodule(above)).__name__ in WRAPPERS
+    return key == COMPILED or type(model.get_submodule(above)).__name__ in WRAPPERS

@@ -10,9 +10,6 @@ import torch
 from chaos.errors import ChangedOutside
 from chaos.frameworks.torch_names import Part, parts_of, persistent_buffers_in
 
-Place = tuple[dict[str, Any], str, object]
-"""Where a module keeps a parameter or a layer, under which key, and what is there."""
-
 
 class ModelPlaces:
     """Of one registered training."""
@@ -63,22 +60,29 @@ class ModelPlaces:
         return _together({prefix: parts_of(prefix, model) for prefix, model in self._models.items()})
 
     def _remember(self, here: Sequence[Part]) -> None:
-        self._keepers: list[dict[str, Any]] = []
-        self._buffer_keepers: list[tuple[dict[str, Any], set[str], Sequence[str]]] = []
+        """In columns: Python's collector of cycles would go through a tuple for each of very many."""
+        modules = [module for _, module in here]
+        self._keepers: list[dict[str, Any]] = [
+            keeper for module in modules for keeper in (module._parameters, module._modules)
+        ]
+        """Where modules keep their parameters and layers."""
+        self._kept_in = [keeper for keeper in self._keepers for _ in keeper]
+        self._keys = [key for keeper in self._keepers for key in keeper]
+        self._kept = [held for keeper in self._keepers for held in keeper.values()]
+        """Of each parameter and layer, where it is kept, under which key, and itself."""
+        self._buffers_of = [module._buffers for module in modules]
+        self._not_saved = [module._non_persistent_buffers_set for module in modules]
+        both = zip(self._buffers_of, self._not_saved, strict=True)
+        self._saved = [_saved(buffers, not_saved) if buffers else () for buffers, not_saved in both]
         """Of each module, its buffers, the names of those that are not persistent, and of those that were."""
-        for _, module in here:
-            self._keepers += (module._parameters, module._modules)
-            buffers, not_saved = module._buffers, module._non_persistent_buffers_set
-            self._buffer_keepers.append((buffers, not_saved, _saved(buffers, not_saved) if buffers else ()))
-        self._places: list[Place] = [(keeper, key, held) for keeper in self._keepers for key, held in keeper.items()]
 
     def _as_remembered(self) -> bool:
-        if sum(map(len, self._keepers)) != len(self._places):
+        if sum(map(len, self._keepers)) != len(self._kept):
             return False
-        for keeper, key, held in self._places:
+        for keeper, key, held in zip(self._kept_in, self._keys, self._kept, strict=True):
             if key not in keeper or keeper[key] is not held:
                 return False
-        for buffers, not_saved, saved in self._buffer_keepers:
+        for buffers, not_saved, saved in zip(self._buffers_of, self._not_saved, self._saved, strict=True):
             if (buffers or saved) and _saved(buffers, not_saved) != saved:
                 return False
         return True
@@ -94,7 +98,7 @@ class ModelPlaces:
 
     def _check_renamed(self) -> None:
         """A layer that has its parameter under another name computes with what it makes of it."""
-        for keeper, key, held in self._places:
+        for keeper, key, held in zip(self._kept_in, self._keys, self._kept, strict=True):
             if key not in keeper and id(held) in self._names:
                 raise ChangedOutside(
                     f"the layer of the parameter {self._names[id(held)]!r} does not keep it as {key!r} any more, as "
@@ -105,8 +109,8 @@ class ModelPlaces:
 
     def _among(self, here: Iterable[Part]) -> set[int]:
         """Which of the parameters the models have now."""
-        there = {id(parameter) for _, module in here for parameter in module._parameters.values()}
-        return there.intersection(self._names)
+        there = [id(parameter) for _, module in here for parameter in module._parameters.values()]
+        return {number for number in there if number in self._names}
 
     def _new_buffers(self, here: Iterable[Part]) -> list[str]:
         """Those that were not told yet. Another place for a tensor that is registered is no harm."""
@@ -130,7 +134,7 @@ def _together(parts: Mapping[str, Iterable[Part]]) -> list[Part]:
 
 def _saved(buffers: Mapping[str, Any], not_saved: Iterable[str]) -> Sequence[str]:
     """Under which keys a module has its persistent buffers; in their place it may put other tensors."""
-    return [key for key, tensor in buffers.items() if tensor is not None and key not in not_saved]
+    return tuple(key for key, tensor in buffers.items() if tensor is not None and key not in not_saved)
 
 
 def came_later(parameters: Sequence[str], buffers: Sequence[str], round: int) -> str:

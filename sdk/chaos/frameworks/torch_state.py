@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from blake3 import blake3
@@ -22,7 +23,7 @@ from chaos.errors import ChangedOutside
 from chaos.frameworks.base import Bytes, MadeItem, StateItem, fact_item, like, number_item
 from chaos.frameworks.torch_at_home import check_at_home
 from chaos.frameworks.torch_elsewhere import Elsewhere, check_within
-from chaos.frameworks.torch_kinds import Kind
+from chaos.frameworks.torch_kinds import Kind, kind_of
 from chaos.frameworks.torch_names import is_composed
 from chaos.frameworks.torch_normal import in_normal_mode
 from chaos.frameworks.torch_undo import Before, is_plain, undone
@@ -62,16 +63,11 @@ def described(tensor: torch.Tensor) -> str:
     return f"{dtype_name(tensor.dtype)}{list(tensor.shape)} with the digest {digest}"
 
 
-class TensorItem:
+class TensorItem(msgspec.Struct, frozen=True, eq=False):
     """A tensor that exists for good."""
 
-    __slots__ = ("item", "tensor")
-
-    def __init__(self, name: str, tensor: torch.Tensor, kind: Kind | None = None) -> None:
-        """`kind`: where it is known already."""
-        dtype, shape = (tensor.dtype, tuple(tensor.shape)) if kind is None else (kind[0], kind[2])
-        self.item = Item(name, dtype_name(dtype), shape)
-        self.tensor = tensor
+    item: Item
+    tensor: torch.Tensor
 
     def get(self) -> Bytes:
         return tensor_bytes(self.tensor)
@@ -81,6 +77,12 @@ class TensorItem:
 
     def memory(self) -> Bytes | None:
         return _memory(self.tensor)
+
+
+def tensor_item(name: str, tensor: torch.Tensor, kind: Kind | None = None) -> TensorItem:
+    """`kind`: where it is known already."""
+    dtype, _, shape, _, _ = kind or kind_of(tensor)
+    return TensorItem(Item(name, dtype_name(dtype), shape), tensor)
 
 
 def replaced_tensor_item(name: str, tensor: Callable[[], torch.Tensor]) -> StateItem:
@@ -113,14 +115,13 @@ class _Slot:
     old: object = 0.0
 
 
-class _SlotItem:
+class _SlotItem(msgspec.Struct, frozen=True, eq=False):
     """One entry of the state of one parameter; `state` is that of the whole optimizer."""
 
-    __slots__ = ("item", "parameter", "slot", "state")
-
-    def __init__(self, name: str, state: Any, parameter: torch.Tensor, slot: _Slot) -> None:
-        self.item = Item(name, slot.stored_as, slot.shape)
-        self.state, self.parameter, self.slot = state, parameter, slot
+    item: Item
+    state: Any
+    parameter: torch.Tensor
+    slot: _Slot
 
     def get(self) -> Bytes:
         slot, kept = self.slot, self.state.get(self.parameter)
@@ -143,7 +144,7 @@ class _SlotItem:
 
 
 class OptimizerState:
-    """Items of one optimizer. `names` and `kinds`: of each of its parameters, by id."""
+    """Items of one optimizer. `names` and `kinds`: of each of its parameters, by id; equal kinds are one object."""
 
     def __init__(
         self, prefix: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str], kinds: Mapping[int, Kind]
@@ -186,7 +187,7 @@ class OptimizerState:
             if slots := self._slots.get(id(parameter), ()):
                 name = f"{self._prefix}.{self._names[id(parameter)]}."
                 for slot in slots:
-                    yield _SlotItem(name + slot.key, state, parameter, slot)
+                    yield _SlotItem(Item(name + slot.key, slot.stored_as, slot.shape), state, parameter, slot)
 
     def options(self) -> Iterator[StateItem]:
         """Class, parameters and options of the groups, without what a step makes."""
@@ -249,9 +250,9 @@ class OptimizerState:
         for a parameter follows from its group, shape and type."""
         if len(self._parameters) <= TRIED_MAX:
             return {id(p): p for p in self._parameters}
-        first: dict[tuple[int, Kind], torch.Tensor] = {}
+        first: dict[tuple[int, int], torch.Tensor] = {}
         return {
-            id(p): first.setdefault((index, kinds[id(p)]), p)
+            id(p): first.setdefault((index, id(kinds[id(p)])), p)
             for index, group in enumerate(self._optimizer.param_groups)
             for p in group["params"]
         }

@@ -30,8 +30,9 @@ def undone(optimizer: torch.optim.Optimizer, tried: Sequence[torch.Tensor]) -> I
     """After the block parameters, gradients, groups, state and numbers of the optimizer are as before it, bit for bit;
     `tried`: the parameters that may change. It begins without gradients."""
     values = [p.detach().clone() for p in tried]
-    gradients = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
-    for p, gradient in gradients:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = [p.grad for p in parameters]
+    for p, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
             p.grad = None
     groups = [{k: kept(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
@@ -46,7 +47,7 @@ def undone(optimizer: torch.optim.Optimizer, tried: Sequence[torch.Tensor]) -> I
         with torch.no_grad():
             for p, value in zip(tried, values, strict=True):
                 p.copy_(value)
-        for p, gradient in gradients:
+        for p, gradient in zip(parameters, gradients, strict=True):
             p.grad = gradient
         for group, before in zip(optimizer.param_groups, groups, strict=True):
             for key in set(group) - {"params", *before}:

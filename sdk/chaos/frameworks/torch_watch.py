@@ -72,8 +72,7 @@ class OutsideWatch:
         """`registered`: of these models and optimizers. `compared`: names of parameters that are compared when a site
         joins, and never sent."""
         parameters = registered.parameters
-        self._names = list(parameters)
-        self._parameters = list(parameters.values())
+        self._names, self._parameters = list(parameters), list(parameters.values())
         self._optimizers = dict(optimizers)
         self._schedulers = dict(schedulers)
         self._ids = registered.names.keys()
@@ -82,13 +81,13 @@ class OutsideWatch:
         self._compared = [(name, parameters[name]) for name in compared]
         self._moved = ""
         """The first of these that an update has changed."""
-        self._kinds = [registered.kinds[number] for number in map(id, self._parameters)]
+        self._kinds = list(registered.kinds.values())
         self._grouped = self._grouped_now()
         self._adapted = [
             (name, layer)
             for parts in registered.parts.values()
             for name, layer in parts
-            if isinstance(getattr(layer, "merged_adapters", None), list)
+            if _has(layer, "merged_adapters") and isinstance(layer.merged_adapters, list)
         ]
         self._states = [optimizer.state for optimizer in self._optimizers.values()]
         self._inside = self._closed = False
@@ -99,7 +98,7 @@ class OutsideWatch:
         """What `register` has found out and does not refuse: told at the first step that nothing else is told of."""
         self._stepped: list[torch.optim.Optimizer] = []
         of_all = zip(self._parameters, self._trained, self._kinds, strict=True)
-        trained_here = [parameter for parameter, owners, (_, _, shape, _) in of_all if owners and 0 not in shape]
+        trained_here = [parameter for parameter, owners, (_, _, shape, _, _) in of_all if owners and 0 not in shape]
         self._probed = trained_here[:: max(1, -(-len(trained_here) // PROBED_TENSORS))]
         self._probes: list[torch.Tensor] = []
         self._versions: list[int] = []
@@ -177,7 +176,7 @@ class OutsideWatch:
         """Whether every parameter is what it was, by its kind and by torch's counter of changes. One pass for all of
         that: to come by a tensor costs more than to look at it."""
         for parameter, version, kind in zip(self._parameters, self._versions, self._kinds, strict=True):
-            dtype, device, shape, wanted = kind
+            dtype, device, shape, wanted, _ = kind
             if (
                 parameter._version != version
                 or parameter.requires_grad is not wanted
@@ -245,7 +244,7 @@ class OutsideWatch:
         """What is trained is a matter of the whole run. A phase may freeze what its step is not for."""
         of_all = zip(self._names, self._parameters, self._kinds, self._trained, strict=True)
         thawed, frozen = [], []
-        for name, parameter, (_, _, _, then), owners in of_all:
+        for name, parameter, (_, _, _, then, _), owners in of_all:
             now = parameter.requires_grad
             if now and not then:
                 thawed.append(name)
@@ -361,6 +360,11 @@ def _is_for(owners: Sequence[str], optimizers: Sequence[str] | None) -> bool:
     return bool(owners) if optimizers is None else any(owner in optimizers for owner in owners)
 
 
+def _has(layer: torch.nn.Module, attribute: str) -> bool:
+    """Whether it is one of its own, or of its class: a layer takes long to find that it has no such tensor either."""
+    return attribute in vars(layer) or hasattr(type(layer), attribute)
+
+
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _value(value) for key, value in group.items() if key not in UNWATCHED_OPTIONS}
 
@@ -380,7 +384,7 @@ def _first_numbers(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _shown(kind: Kind) -> str:
-    dtype, device, shape, _ = kind
+    dtype, device, shape, _, _ = kind
     return f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}"
 
 

@@ -119,10 +119,10 @@ class EveryStepSession:
         shared = [*self._rates.items, *(data.items if data is not None else ())]
         texts = (*facts, *(data.facts() if data is not None else ()))
         self.items: Sequence[StateItem] = [*framework.items, *shared, *(fact_item(fact(text)) for text in texts)]
-        float64 = sum(slot.count for slot in framework.slots if slot.summed_as == "float64")
-        float32 = sum(slot.count for slot in framework.slots if slot.summed_as != "float64")
+        wide = sum(run.stop - run.start for run in self._runs if run.summed_as == "float64")
+        narrow = sum(run.stop - run.start for run in self._runs if run.summed_as != "float64")
         self.contribution: ContributionSpec = contribution_spec(
-            float64 + self._notes_bytes // 8, float32, bounded_of(self._runs)
+            (self._notes_bytes + wide) // 8, narrow // 4, bounded_of(self._runs)
         )
         self.pieces: Pieces | None = None
         if overlap:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 
 from chaos.frameworks.base import Slot, SlotKind, in_vector_order
 
@@ -27,7 +28,7 @@ class Run:
 def runs_of(slots: Sequence[Slot], start: int) -> list[Run]:
     """One behind the other from byte `start` on: float64 parameters, buffers (all float64), float32 parameters."""
     runs = []
-    for (kind, _), group in groupby(in_vector_order(slots), key=lambda slot: (slot.kind, slot.summed_as)):
+    for (kind, _), group in groupby(in_vector_order(slots), key=attrgetter("kind", "summed_as")):
         members = list(group)
         stop = start + sum(slot.size_bytes for slot in members)
         runs.append(Run(kind, members, start, stop))

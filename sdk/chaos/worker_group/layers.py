@@ -16,7 +16,7 @@ import torch
 from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_buffers import ModelBuffer
 from chaos.frameworks.torch_names import buffers_of
-from chaos.frameworks.torch_state import TensorItem
+from chaos.frameworks.torch_state import TensorItem, tensor_item
 from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.absent import Handle, absent
 from chaos.worker_group.backward import gradients_of
@@ -82,7 +82,7 @@ class Layer(HeldPart):
         self._registered = self._registered or names_of(self._script_has)
         self._all, self.phase = list(self.module.parameters()), None
         tensors = [*self.module.named_parameters(), *kept_buffers(self.module).items()]
-        plain = self._plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
+        plain = self._plain = [tensor_item(f"layer.{name}", tensor) for name, tensor in tensors]
         if not self.keeps:
             return
         if self.parameters:
@@ -154,7 +154,7 @@ class Layer(HeldPart):
 
     def statistics(self) -> dict[str, bytes]:
         """The bytes of the persistent buffers that are here, by name."""
-        return {name: TensorItem(name, each).get().tobytes() for name, each in kept_buffers(self.module).items()}
+        return {name: tensor_item(name, each).get().tobytes() for name, each in kept_buffers(self.module).items()}
 
     def check_same(self) -> None:
         refuse_late(self.name, self._script_has, self._registered)

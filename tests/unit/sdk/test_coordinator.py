@@ -241,6 +241,15 @@ def test_several_models_and_optimizers_by_name_share_one_state() -> None:
         assert all(parameter.grad is None for model in models.values() for parameter in model.parameters())
 
 
+def test_two_models_whose_parameters_have_one_name_are_refused() -> None:
+    torch = pytest.importorskip("torch", reason="the torch adapter needs torch")
+    outer, other = torch.nn.ModuleDict({"b": torch.nn.Linear(2, 2)}), torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD([*outer.parameters(), *other.parameters()], lr=0.1)
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ValueError, match=r"two models have a parameter named 'model\.a\.b\.weight'"):
+            coordinator.register({"a": outer, "a.b": other}, optimizer)
+
+
 def test_schedulers_and_optimizers_that_cannot_be_agreed_on_are_refused() -> None:
     torch = pytest.importorskip("torch", reason="the torch adapter needs torch")
     model = torch.nn.Linear(2, 1)

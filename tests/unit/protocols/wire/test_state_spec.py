@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from blake3 import blake3
+from msgspec.structs import replace
 
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
 from chaos_protocols.wire.arena import REGION_ALIGNMENT_BYTES, arena_layout
@@ -57,8 +58,14 @@ def test_a_state_that_cannot_be_described_is_refused_in_words(items: list[Item],
 def test_the_digest_follows_names_types_shapes_and_their_order_alone() -> None:
     base = state_spec([WEIGHT, BIAS])
     assert state_spec([WEIGHT, BIAS]).digest == base.digest
-    others = [[BIAS, WEIGHT], [WEIGHT], [WEIGHT._replace(shape=(5, 3)), BIAS], [WEIGHT._replace(dtype="int32"), BIAS]]
+    others = [[BIAS, WEIGHT], [WEIGHT], [replace(WEIGHT, shape=(5, 3)), BIAS], [replace(WEIGHT, dtype="int32"), BIAS]]
     assert len({base.digest, *(state_spec(items).digest for items in others)}) == 5
+
+
+def test_the_digest_is_that_of_a_line_for_each_array() -> None:
+    twins = [Item(name, "float32", (3, 5)) for name in ("weight", "a", "b")]
+    lines = "6:weight:float32:(3, 5)\n1:a:float32:(3, 5)\n1:b:float32:(3, 5)\n5:steps:int64:()\n"
+    assert state_spec([*twins, COUNT]).digest == blake3(lines.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +77,7 @@ def test_the_digest_follows_names_types_shapes_and_their_order_alone() -> None:
         ([WEIGHT, BIAS], [WEIGHT, COUNT], "'steps' (int64[]) is part of the state there and not here"),
         ([WEIGHT, COUNT, BIAS], [WEIGHT, BIAS], "'steps' (int64[]) is part of the state here and not there"),
         ([WEIGHT, BIAS], [BIAS, WEIGHT], "the order differs: 'weight' here stands where 'bias' stands there"),
-        ([WEIGHT], [WEIGHT._replace(shape=(9,))], "'weight' is float32[3, 5] here and float32[9] there"),
+        ([WEIGHT], [replace(WEIGHT, shape=(9,))], "'weight' is float32[3, 5] here and float32[9] there"),
     ],
 )
 def test_the_first_difference_is_named(here: list[Item], there: list[Item], words: str) -> None:
@@ -78,13 +85,19 @@ def test_the_first_difference_is_named(here: list[Item], there: list[Item], word
 
 
 def changed(**changes: object) -> StateSpec:
-    return msgspec.structs.replace(state_spec([WEIGHT, BIAS]), **changes)
+    return replace(state_spec([WEIGHT, BIAS]), **changes)
 
 
 def one_array(**changes: object) -> StateSpec:
     spec = state_spec([WEIGHT])
-    tensors = (msgspec.structs.replace(spec.tensors[0], **changes),)
-    return msgspec.structs.replace(spec, tensors=tensors, digest=spec_digest(tensors))
+    tensors = (replace(spec.tensors[0], **changes),)
+    return replace(spec, tensors=tensors, digest=spec_digest(tensors))
+
+
+def second_of_a_kind(**changes: object) -> StateSpec:
+    spec = state_spec([WEIGHT, replace(WEIGHT, name="twin")])
+    tensors = (spec.tensors[0], replace(spec.tensors[1], **changes))
+    return replace(spec, tensors=tensors, digest=spec_digest(tensors))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +107,10 @@ def one_array(**changes: object) -> StateSpec:
         (one_array(shape=(-3, -5)), "negative length"),
         (one_array(size_bytes=64), "which its shape and dtype do not give"),
         (one_array(offset=8), "lies at byte 8, expected 0"),
+        (second_of_a_kind(dtype="object"), "'twin' has the unknown dtype"),
+        (second_of_a_kind(shape=(-3, -5)), "'twin' has a negative length"),
+        (second_of_a_kind(size_bytes=64), "'twin' claims 64 bytes"),
+        (second_of_a_kind(offset=60), "'twin' lies at byte 60, expected 64"),
         (changed(size_bytes=8), "its arrays need 72"),
         (changed(digest="00"), "digest"),
         (state_spec([WEIGHT, BIAS]), ""),
@@ -111,7 +128,7 @@ def test_a_workers_claims_about_its_contribution_are_computed_again() -> None:
     )
     turned = ContributionSpec(segments=contribution_spec(2, 3).segments[::-1], size_bytes=28)
     assert "must come first" in spec_problem(state, turned)
-    assert "need 28" in spec_problem(state, msgspec.structs.replace(contribution_spec(2, 3), size_bytes=32))
+    assert "need 28" in spec_problem(state, replace(contribution_spec(2, 3), size_bytes=32))
 
 
 def test_two_replicas_have_one_digest_only_if_every_byte_is_the_same() -> None:
