@@ -10,6 +10,7 @@ shared memory: what is left of a round is one call into torch for all tensors to
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -82,31 +83,32 @@ class TorchFramework:
         self._set_to_none, self._compare_frozen = set_to_none, compare_frozen
         self._on_average, self._on_update = on_average, on_update
         registered = self._registered = Registered(models, self._optimizers)
-        names, kinds, trained = registered.names, registered.kinds, registered.trained
-        self._parameters, self._buffers = registered.parameters, registered.buffers
+        self._parameters = dict(zip(registered.names, registered.tensors, strict=True))
+        if len(self._parameters) < len(registered.names):
+            twice = next(name for name, times in Counter(registered.names).items() if times > 1)
+            raise ValueError(f"two models have a parameter named {twice!r}: register them under other names")
+        self._buffers = registered.buffers
         self._frozen: dict[str, torch.Tensor] = {}
         self._trained_by: dict[tuple[str, ...], list[torch.Tensor]] = {}
-        self._sources: dict[str, torch.Tensor | ModelBuffer] = {}
         slots: list[Slot] = []
-        for (name, parameter), (dtype, _, shape, _, _) in zip(self._parameters.items(), kinds.values(), strict=True):
-            owners = trained.get(name)
-            if owners is None:
+        columns = zip(registered.names, registered.tensors, registered.kinds, registered.owners, strict=True)
+        for name, parameter, (dtype, _, shape, _, _), owners in columns:
+            if not owners:
                 self._frozen[name] = parameter
                 continue
             self._trained_by.setdefault(owners, []).append(parameter)
-            self._sources[name] = parameter
             wide = "float64" if dtype is torch.float64 else "float32"
             slots.append(Slot(name=name, shape=shape, kind=SlotKind.PARAMETER, summed_as=wide, optimizers=owners))
-        self._sources.update((buffer.name, buffer) for buffer in self._buffers)
+        self._buffers_by_name = {buffer.name: buffer for buffer in self._buffers}
         self.slots: Sequence[Slot] = [*slots, *map(_buffer_slot, self._buffers)]
-        self._states = [OptimizerState(name, one, names, kinds) for name, one in self._optimizers.items()]
+        self._states = [OptimizerState(name, one, registered) for name, one in self._optimizers.items()]
         self._shared_states = self._states
         self._facts = [fact_item(fact(text)) for text in facts]
         self.items: Sequence[StateItem] = [*self._model_items(), *self._kept_items(), *self._facts]
         self._runs: list[_Run] = []
         self._coming: GradientsAsTheyCome | None = None
         kept = (registered, models, self._optimizers, self._schedulers)
-        self._watch = OutsideWatch(*kept, compared=self._frozen if compare_frozen else ())
+        self._watch = OutsideWatch(*kept, compared=self._frozen if compare_frozen else {})
         self._watch.untold = next(filter(None, (state.untold for state in self._states)), "")
         by_optimizer = {o: [p for by, ps in self._trained_by.items() if o in by for p in ps] for o in optimizers}
         self._given = GivenGradients(by_optimizer, self._optimizers)
@@ -164,12 +166,11 @@ class TorchFramework:
             flat = torch.from_numpy(vector[start:stop]).view(_SUMMED_AS[summed_as])
             start = stop
             for slot, part in zip(alike, torch.split(flat, counts), strict=True):
-                source = self._sources[slot.name]
-                if isinstance(source, ModelBuffer):
-                    run.buffers.append(source)
+                if slot.kind is SlotKind.BUFFER:
+                    run.buffers.append(self._buffers_by_name[slot.name])
                     run.buffer_views.append(part.view(slot.shape))
                 else:
-                    run.parameters.append(source)
+                    run.parameters.append(self._parameters[slot.name])
                     run.parameter_views.append(part.view(slot.shape))
         return run
 
@@ -224,9 +225,7 @@ class TorchFramework:
 
     def gradients_as_they_come(self) -> GradientsAsTheyCome:
         if self._coming is None:
-            sources = ((slot, self._sources[slot.name]) for slot in self.slots)
-            parameters = [(slot, source) for slot, source in sources if isinstance(source, torch.Tensor)]
-            self._coming = GradientsAsTheyCome(parameters, self.check_frozen)
+            self._coming = GradientsAsTheyCome(self._trained(), self.check_frozen)
         return self._coming
 
     def local_training(self) -> TorchLocalTraining:
@@ -247,7 +246,7 @@ class TorchFramework:
             committed=committed,
             optimizers=self._optimizers,
             schedulers=self._schedulers,
-            parameters=[(slot, p) for slot in self.slots if isinstance(p := self._sources[slot.name], torch.Tensor)],
+            parameters=self._trained(),
             buffers=self._buffers,
             watch=self._watch,
             clear_gradients=self._clear_gradients,
@@ -315,10 +314,13 @@ class TorchFramework:
     def plain_parameters(self) -> list[torch.Tensor]:
         """Those that are trained, in the order of a vector, if that is their gradients and nothing else, as they are:
         summed as float32, on one device, in memory that no script keeps. Otherwise none."""
-        sources = list(self._sources.values()) if self._set_to_none else []
-        plain = [p for p in sources if isinstance(p, torch.Tensor) and p.dtype in _EXACT_AS_FLOAT32]
+        trained = [parameter for _, parameter in self._trained()] if self._set_to_none and not self._buffers else []
+        plain = [p for p in trained if p.dtype in _EXACT_AS_FLOAT32]
         one_device = len({p.device for p in plain}) == 1
-        return plain if one_device and len(plain) == len(sources) else []
+        return plain if one_device and len(plain) == len(trained) else []
+
+    def _trained(self) -> list[tuple[Slot, torch.Tensor]]:
+        return [(slot, self._parameters[slot.name]) for slot in self.slots if slot.kind is SlotKind.PARAMETER]
 
     def check_frozen(self) -> None:
         """Raises ValueError where a parameter has a gradient and no optimizer."""
@@ -335,8 +337,7 @@ class TorchFramework:
         """Parameters (`trained`: also those that are trained) and buffers."""
         if self._compare_frozen:
             yield fact_item(fact("frozen parameters are compared, not sent: register(frozen='compare')"))
-        kinds = self._registered.kinds.values()
-        for (name, parameter), kind in zip(self._parameters.items(), kinds, strict=True):
+        for (name, parameter), kind in zip(self._parameters.items(), self._registered.kinds, strict=True):
             if name not in self._frozen:
                 if trained:
                     yield tensor_item(name, parameter, kind)

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
 
 from chaos.errors import ChangedOutside
 from chaos.frameworks.torch_names import Part, parts_of, persistent_buffers_in
+from chaos.frameworks.torch_registered import Registered
+
+_asked = attrgetter("_parameters", "_modules", "_buffers", "_non_persistent_buffers_set")
 
 
 class ModelPlaces:
     """Of one registered training."""
 
-    def __init__(
-        self, names: Mapping[int, str], models: Mapping[str, torch.nn.Module], parts: Mapping[str, Sequence[Part]]
-    ) -> None:
-        """`names`: of the registered parameters, by their `id`. `parts`: of each model, as it is now."""
-        self._names = names
+    def __init__(self, registered: Registered, models: Mapping[str, torch.nn.Module]) -> None:
+        self._registered = registered
         self._models = models
-        here = _together(parts)
-        self._used = self._among(here)
+        here = _together(registered.parts)
+        self._used = registered.in_models
         self._added: list[tuple[str, torch.Tensor]] = []
         """Parameters that came into the models later."""
-        self._buffers = {(id(each.module), each.key): each.module for each in persistent_buffers_in(here)}
-        """Those that are registered, and those that were told; their modules are kept, so that a number stays one's."""
         self._remember(here)
+        saved = zip(here, self._saved, strict=True)
+        self._buffers = {(id(module), key): module for (_, module), keys in saved for key in keys}
+        """Those that are registered, and those that were told; their modules are kept, so that a number stays one's."""
 
     def look(self, round: int) -> str:
         """A warning, once, about what came into the models after `register`; empty: nothing did. Raises ChangedOutside
@@ -54,27 +56,29 @@ class ModelPlaces:
     def name_of(self, parameter: torch.Tensor) -> str:
         """Under which name it is registered, or lies in the models now; empty: nowhere."""
         later = (name for name, there in self._unregistered(self._walked()) if there is parameter)
-        return self._names.get(id(parameter)) or next(later, "")
+        return self._registered.name_of(parameter) or next(later, "")
 
     def _walked(self) -> list[Part]:
         return _together({prefix: parts_of(prefix, model) for prefix, model in self._models.items()})
 
     def _remember(self, here: Sequence[Part]) -> None:
         """In columns: Python's collector of cycles would go through a tuple for each of very many."""
-        modules = [module for _, module in here]
-        self._keepers: list[dict[str, Any]] = [
-            keeper for module in modules for keeper in (module._parameters, module._modules)
-        ]
+        self._keepers: list[dict[str, Any]] = []
         """Where modules keep their parameters and layers."""
-        self._kept_in = [keeper for keeper in self._keepers for _ in keeper]
-        self._keys = [key for keeper in self._keepers for key in keeper]
+        self._buffers_of: list[dict[str, Any]] = []
+        self._not_saved: list[set[str]] = []
+        self._saved: list[Sequence[str]] = []
+        """Of each module, its buffers, the names of those that are not persistent, and of those that were."""
+        for _, module in here:
+            parameters, layers, buffers, not_saved = _asked(module)
+            self._keepers += (parameters, layers)
+            self._buffers_of.append(buffers)
+            self._not_saved.append(not_saved)
+            self._saved.append(_saved(buffers, not_saved) if buffers else ())
+        self._kept_in = [keeper for keeper in self._keepers for _ in keeper.values()]
+        self._keys = [key for keeper in self._keepers for key, _ in keeper.items()]
         self._kept = [held for keeper in self._keepers for held in keeper.values()]
         """Of each parameter and layer, where it is kept, under which key, and itself."""
-        self._buffers_of = [module._buffers for module in modules]
-        self._not_saved = [module._non_persistent_buffers_set for module in modules]
-        both = zip(self._buffers_of, self._not_saved, strict=True)
-        self._saved = [_saved(buffers, not_saved) if buffers else () for buffers, not_saved in both]
-        """Of each module, its buffers, the names of those that are not persistent, and of those that were."""
 
     def _as_remembered(self) -> bool:
         if sum(map(len, self._keepers)) != len(self._kept):
@@ -89,8 +93,9 @@ class ModelPlaces:
 
     def _check_used(self, here: Iterable[Part]) -> None:
         gone = self._used - self._among(here)
-        for number, name in self._names.items():
+        for number, at in self._registered.at.items():
             if number in gone:
+                name = self._registered.names[at]
                 raise ChangedOutside(
                     f"the parameter {name!r} of the model is not the one that was registered any more, so rounds would "
                     "train what the model does not use: replace or resize layers, and move the model, before register()"
@@ -99,9 +104,9 @@ class ModelPlaces:
     def _check_renamed(self) -> None:
         """A layer that has its parameter under another name computes with what it makes of it."""
         for keeper, key, held in zip(self._kept_in, self._keys, self._kept, strict=True):
-            if key not in keeper and id(held) in self._names:
+            if key not in keeper and (name := self._registered.name_of(held)):
                 raise ChangedOutside(
-                    f"the layer of the parameter {self._names[id(held)]!r} does not keep it as {key!r} any more, as "
+                    f"the layer of the parameter {name!r} does not keep it as {key!r} any more, as "
                     "after torch.nn.utils.prune or parametrize: masks and the like that came after register() reach no "
                     "joiner, and other sites compute something else: apply them (or take them off) before register(), "
                     "on all sites"
@@ -110,7 +115,7 @@ class ModelPlaces:
     def _among(self, here: Iterable[Part]) -> set[int]:
         """Which of the parameters the models have now."""
         there = [id(parameter) for _, module in here for parameter in module._parameters.values()]
-        return {number for number in there if number in self._names}
+        return {number for number in there if number in self._registered.at}
 
     def _new_buffers(self, here: Iterable[Part]) -> list[str]:
         """Those that were not told yet. Another place for a tensor that is registered is no harm."""
@@ -123,7 +128,7 @@ class ModelPlaces:
         seen: set[int] = set()
         for path, module in here:
             for key, parameter in module._parameters.items():
-                if parameter is not None and id(parameter) not in self._names and id(parameter) not in seen:
+                if parameter is not None and id(parameter) not in self._registered.at and id(parameter) not in seen:
                     seen.add(id(parameter))
                     yield f"{path}.{key}", parameter
 

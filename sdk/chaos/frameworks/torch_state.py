@@ -9,10 +9,10 @@ optimizer itself, are part of the state as well; what it keeps anywhere else is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -143,19 +143,25 @@ class _SlotItem(msgspec.Struct, frozen=True, eq=False):
         return None
 
 
-class OptimizerState:
-    """Items of one optimizer. `names` and `kinds`: of each of its parameters, by id; equal kinds are one object."""
+class KnownParameters(Protocol):
+    """What is known of them: `torch_registered.Registered`."""
 
-    def __init__(
-        self, prefix: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str], kinds: Mapping[int, Kind]
-    ) -> None:
+    def name_of(self, thing: object, /) -> str: ...
+
+    def kinds_of(self, parameters: Iterable[torch.Tensor], /) -> list[Kind]: ...
+
+
+class OptimizerState:
+    """Items of one optimizer. `registered`: has all of its parameters."""
+
+    def __init__(self, prefix: str, optimizer: torch.optim.Optimizer, registered: KnownParameters) -> None:
         """Raises ValueError for an optimizer whose step needs a closure."""
         self._prefix = prefix
         self._optimizer = optimizer
-        self._names = names
+        self._registered = registered
         self._parameters: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
-        self._alike = self._one_of_each_kind(kinds)
-        self._stands = list({id(p): p for p in self._alike.values()}.values())
+        alike = self._one_of_each_kind()
+        self._stands = list({id(p): p for p in alike}.values())
         self._added: list[dict[str, Any]] = [{} for _ in optimizer.param_groups]
         """Of each group, the numbers that the first step puts among its options."""
         self._counted: dict[str, Any] = {}
@@ -165,7 +171,8 @@ class OptimizerState:
         first = self._first_states()
         check_within(prefix, optimizer)
         slots = {id(p): tuple(self._slots_of(p, state)) for p, state in first}
-        self._slots = {number: found for number, one in self._alike.items() if (found := slots.get(id(one), ()))}
+        both = zip(self._parameters, alike, strict=True) if any(slots.values()) else ()
+        self._slots = {id(p): found for p, one in both if (found := slots.get(id(one), ()))}
         self._spare: dict[tuple[int, str], torch.Tensor] = {
             (id(p), key): value
             for p, state in first
@@ -185,7 +192,7 @@ class OptimizerState:
         state = self._optimizer.state
         for parameter in self._parameters if self._slots else ():
             if slots := self._slots.get(id(parameter), ()):
-                name = f"{self._prefix}.{self._names[id(parameter)]}."
+                name = f"{self._prefix}.{self._registered.name_of(parameter)}."
                 for slot in slots:
                     yield _SlotItem(Item(name + slot.key, slot.stored_as, slot.shape), state, parameter, slot)
 
@@ -194,7 +201,7 @@ class OptimizerState:
         yield fact_item(fact(f"{self._prefix}: {type(self._optimizer).__name__}"))
         for index, group in enumerate(self._optimizer.param_groups):
             prefix = f"{self._prefix}.group{index}"
-            yield fact_item(fact(f"{prefix}.params: {[self._names[id(p)] for p in group['params']]}"))
+            yield fact_item(fact(f"{prefix}.params: {list(map(self._registered.name_of, group['params']))}"))
             added = self._added[index]
             for key in sorted({*group, *added} - SKIPPED_GROUP_KEYS):
                 if key in added:
@@ -230,7 +237,8 @@ class OptimizerState:
         ValueError where it cannot be."""
         self.forget_spare()
         tried = [one for one in self._stands if one.requires_grad and one.numel()]
-        return check_at_home(self._prefix, self._optimizer, self._names, tried, self._try_a_step)
+        names = {id(one): self._registered.name_of(one) for one in tried}
+        return check_at_home(self._prefix, self._optimizer, names, tried, self._try_a_step)
 
     # ---- learning the structure
 
@@ -244,18 +252,18 @@ class OptimizerState:
                 return [(p, dict(state[p])) for p in trainable]
         return self._rehearse([one for one in self._stands if one.requires_grad])
 
-    def _one_of_each_kind(self, kinds: Mapping[int, Kind]) -> dict[int, torch.Tensor]:
-        """Of each parameter, by id, the one that stands for it when a step is tried. That is itself, but in a model of
+    def _one_of_each_kind(self) -> list[torch.Tensor]:
+        """Of each parameter the one that stands for it when a step is tried. That is itself, but in a model of
         very many tensors, where a step on all takes seconds: then the first of its kind, since what an optimizer keeps
         for a parameter follows from its group, shape and type."""
         if len(self._parameters) <= TRIED_MAX:
-            return {id(p): p for p in self._parameters}
-        first: dict[tuple[int, int], torch.Tensor] = {}
-        return {
-            id(p): first.setdefault((index, id(kinds[id(p)])), p)
-            for index, group in enumerate(self._optimizer.param_groups)
-            for p in group["params"]
-        }
+            return self._parameters
+        alike: list[torch.Tensor] = []
+        for group in self._optimizer.param_groups:
+            kinds = [id(kind) for kind in self._registered.kinds_of(group["params"])]
+            first = dict(zip(reversed(kinds), reversed(group["params"]), strict=True))
+            alike += [first[kind] for kind in kinds]
+        return alike
 
     def _rehearse(self, tried: list[torch.Tensor]) -> list[tuple[torch.Tensor, dict[str, Any]]]:
         """One step on zero gradients, undone."""
@@ -317,7 +325,7 @@ class OptimizerState:
                 yield _Slot(key=key, number=True, old=value)
             elif value is not None:
                 raise ValueError(
-                    f"{self._prefix}: the state {key!r} of {self._names[id(parameter)]!r} is a "
+                    f"{self._prefix}: the state {key!r} of {self._registered.name_of(parameter)!r} is a "
                     f"{type(value).__name__}; only plain tensors and numbers can be moved to a joiner"
                 )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,21 +67,19 @@ class OutsideWatch:
         models: Mapping[str, torch.nn.Module],
         optimizers: Mapping[str, torch.optim.Optimizer],
         schedulers: Mapping[str, Any],
-        compared: Iterable[str] = (),
+        compared: Mapping[str, torch.Tensor],
     ) -> None:
-        """`registered`: of these models and optimizers. `compared`: names of parameters that are compared when a site
-        joins, and never sent."""
-        parameters = registered.parameters
-        self._names, self._parameters = list(parameters), list(parameters.values())
+        """`registered`: of these models and optimizers. `compared`: parameters that are compared when a site joins, and
+        never sent."""
+        self._names, self._parameters = registered.names, registered.tensors
+        self._kinds, self._trained = registered.kinds, registered.owners
         self._optimizers = dict(optimizers)
         self._schedulers = dict(schedulers)
-        self._ids = registered.names.keys()
-        self._places = ModelPlaces(registered.names, models, registered.parts)
-        self._trained = [registered.trained.get(name, ()) for name in self._names]
-        self._compared = [(name, parameters[name]) for name in compared]
+        self._ids = registered.at.keys()
+        self._places = ModelPlaces(registered, models)
+        self._compared = list(compared.items())
         self._moved = ""
         """The first of these that an update has changed."""
-        self._kinds = list(registered.kinds.values())
         self._grouped = self._grouped_now()
         self._adapted = [
             (name, layer)

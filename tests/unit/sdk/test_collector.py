@@ -1,0 +1,43 @@
+"""The collector of cycles does not go through what stays, neither while it is made nor soon after."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from chaos.collector import held_back
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_script() -> Iterator[None]:
+    gc.unfreeze()  # the tests freeze what they have imported
+    yield
+    gc.freeze()
+
+
+def test_what_was_made_is_among_the_oldest_at_once() -> None:
+    with held_back():
+        assert not gc.isenabled()
+        made: list[object] = [[]]
+    assert gc.isenabled() and gc.get_freeze_count() == 0
+    assert any(each is made for each in gc.get_objects(generation=2))
+
+
+def test_what_a_script_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with held_back():
+        pass
+    assert gc.get_freeze_count() == frozen > 0
+
+
+def test_a_script_without_collector_stays_without() -> None:
+    gc.disable()
+    try:
+        with held_back():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
