@@ -11,7 +11,7 @@ import torch
 from tests.integration.site_training import CLASSES, FEATURES, SAMPLES, WIDTH, Block, Points, make_model
 
 from chaos import ChangedOutside, Coordinator
-from chaos.frameworks import framework_of, torch_names
+from chaos.frameworks import framework_of, torch_registered
 from chaos.frameworks.torch import TorchFramework
 from chaos.sync.every_step import EveryStep
 from chaos.worker_group.data import Permutation
@@ -133,9 +133,8 @@ def test_gradients_are_summed_alike_where_they_are_and_through_the_vector_of_a_r
 
 
 def test_gradients_stay_on_the_device_of_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        torch_names, "check_whole", lambda name, tensor: None
-    )  # which refuses the device that is used here
+    refuses_meta = "check_whole"
+    monkeypatch.setattr(torch_registered, refuses_meta, lambda name, tensor: None)
 
     def summed_where(*devices: str) -> list[str]:
         """`meta`: a device whose numbers cannot be copied."""
