@@ -81,11 +81,11 @@ def loading(given: dict[str, Any]) -> dict[str, int]:
 
 
 def one_process(given: dict[str, Any]) -> None:
-    """An ordinary script alone, on the batches of the workers' loader: of two micro-batches a step it has the bits of
-    their sum, too."""
+    """An ordinary script, on the batches of the workers' loader: of two micro-batches a step it has the bits of their
+    sum, too. What it has after each phase is told, with a round or without one."""
     model, loader, steps = model_of(given), Loader(points(given), **loading(given)), mode_of(given).plan.steps
     optimizer = make_optimizer(list(model.parameters()))
-    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+    with Coordinator(standalone=given.get("standalone", True), handle_signals=False, verbose=False) as coordinator:
         coordinator.register(model=model, optimizer=optimizer, scheduler=make_scheduler(optimizer), sync=mode_of(given))
         for step in range(loader.steps):
             for number in range(2):
@@ -181,7 +181,7 @@ def main() -> None:
         return
     for fault in site_training.faults():
         site_training._plant(fault)
-    {"stages": stages, "ordinary": ordinary}[given["kind"]](given)
+    {"stages": stages, "ordinary": ordinary, "one": one_process}[given["kind"]](given)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,10 @@ def alone(folder: Path, steps: tuple[int, ...]) -> Told:
     return told(folder)
 
 
+def seldom(*of: Any) -> Any:
+    return pytest.param(*of, marks=pytest.mark.long)
+
+
 def skipped(ran: Ran) -> list[int]:
     """Local steps that were left out, counted from 0."""
     steps = [int(str(each.fields["step"])) - 1 for each in ran.of("step-skipped")]
@@ -137,3 +141,65 @@ async def test_a_site_that_has_left_a_local_step_out_weighs_less_in_the_round(tm
         GLOBAL_BATCH * (2 * EVERY - steps) for steps in missing
     ]
     assert told(one.folder) == told(many.folder) and len(told(one.folder)) == ROUNDS
+
+
+def phases_of(given: dict[str, Any], rounds: int) -> list[bool]:
+    """Of the phases until so many rounds are done, by nobody else, whether each led to one."""
+    found: list[bool] = []
+    while sum(found) < rounds:
+        steps = {**given, "rounds": len(found) + 1}
+        found.append(sum(step // EVERY == len(found) for step in left_out(steps)) < EVERY)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "faults"),
+    [
+        ("replicas", "1:7:backward"),
+        seldom("replicas", ""),
+        seldom("replicas", "1:4:backward"),
+        seldom("replicas", "0:8:backward"),
+        seldom("replicas", "0:1:round"),
+        ("stages", "1:6:reduced"),
+        seldom("stages", ""),
+        seldom("stages", "0:9:backward"),
+        seldom("stages", "0:9:reduced"),
+    ],
+)
+async def test_a_site_that_is_alone_in_its_run_tries_a_phase_of_which_nothing_is_left_with_other_samples(
+    tmp_path: Path, kind: str, faults: str
+) -> None:
+    """As an ordinary script does. Nobody else has given anything either, so the round is still to come."""
+    async with sites(tmp_path, ["many"], min_sites=1) as cluster:
+        (many,) = cluster.sites
+        await asyncio.to_thread(many.start)
+        given = of(kind, many.folder, WHOLE_PHASE)
+        ran = await train(
+            many.folder,
+            dp=2,
+            pp=1,
+            script=SCRIPT,
+            faults=faults,
+            daemon=many.worker_socket,
+            environment={"TRAINING": json.dumps(given)},
+            skip_not_finite=True,
+        )
+    assert ran.failed == "" and len(ran.struck) == bool(faults), ran.happened
+    led = phases_of(given, ROUNDS)
+    assert led[:2] == [True, False]
+    assert len(ran.of("round-empty")) == led.count(False) and len(ran.of("round")) == ROUNDS
+    here = told(many.folder)
+    assert sorted(here) == [1, 2, 3]
+    if kind == "replicas":
+        other = await ordinary_alone(tmp_path / "ordinary", len(led))
+        assert list(here.values()) == [other[at + 1] for at, leads in enumerate(led) if leads]
+
+
+async def ordinary_alone(folder: Path, phases: int) -> Told:
+    """What an ordinary script that is alone in its run has after each phase."""
+    async with sites(folder, ["one"], min_sites=1) as cluster:
+        (one,) = cluster.sites
+        given = {**of("one", one.folder, WHOLE_PHASE), "rounds": phases}
+        process = await asyncio.to_thread(spawn, one, standalone=False, **given)
+        await ended(process)
+        return told(one.folder)

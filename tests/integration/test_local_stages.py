@@ -73,12 +73,12 @@ async def group(site: Site, **more: Any) -> Ran:
     )
 
 
-def spawn(site: Site, **more: Any) -> Any:
+def spawn(site: Site, kind: str = "ordinary", **more: Any) -> Any:
     site.start()
     environment = {
         "CHAOS_SOCKET": str(site.worker_socket),
         "OMP_NUM_THREADS": "1",
-        "TRAINING": json.dumps(training("ordinary", site.folder, **more)),
+        "TRAINING": json.dumps(training(kind, site.folder, **more)),
     }
     return launch(["python", str(SCRIPT)], environment, {})
 

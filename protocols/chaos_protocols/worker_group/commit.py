@@ -82,12 +82,12 @@ class StepCollector:
     def complete(self) -> CommitStep:
         """The commit of this step; the next one is under way from now on. Raises `NotFinite`."""
         commit = self.summed()
-        self.go_to(self.step + 1)
+        self.go_to(self.step + 1, self._rounds)
         return commit
 
-    def go_to(self, step: Step) -> None:
+    def go_to(self, step: Step, rounds: RoundSteps) -> None:
         """That step is under way from now on."""
-        self.step = step
+        self.step, self._rounds = step, rounds
         self._reduced.clear()
         self._squares.clear()
         self._losses.clear()
@@ -128,7 +128,7 @@ class StepCollector:
             shown = ", ".join(map(str, odd[:NAMED_MAX])) + (", ..." if len(odd) > NAMED_MAX else "")
             return (
                 f"of {self._micro_batches} micro-batches only number {shown} (counted from 0) had no finite loss: "
-                f"look at its samples, which loader.samples({self._rounds.updates(self.step)}, {odd[0]}) names"
+                f"look at its samples, which loader.samples({self._rounds.reads(self.step)}, {odd[0]}) names"
             )
         clip = ", or give register() a clip_norm if single steps explode" if self._clip_norm is None else ""
         return f"lower the learning rate{clip}"

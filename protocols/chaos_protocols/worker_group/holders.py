@@ -50,6 +50,6 @@ class StateHolders:
         if afresh:
             self.begins(None)
             if not member.awaits_state or member.kept is Kept.PART:
-                steps.go_on_from(0)
+                steps.begin_anew()
                 member.state_lost(Kept.NOTHING)
         return False, afresh

@@ -10,6 +10,7 @@ from __future__ import annotations
 from chaos_protocols.changes import next_state
 from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
+from chaos_protocols.worker_group.broken import BrokenGenerations
 from chaos_protocols.worker_group.commit import NotFinite, ReplicasDiffer
 from chaos_protocols.worker_group.crew import Crew
 from chaos_protocols.worker_group.ending import Ending
@@ -19,7 +20,8 @@ from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
 from chaos_protocols.worker_group.places import Places
 from chaos_protocols.worker_group.plan import Plan
-from chaos_protocols.worker_group.settings import BROKEN_MAX, GroupSettings
+from chaos_protocols.worker_group.round_steps import RoundSteps
+from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.starts import LateStarts
 from chaos_protocols.worker_group.steps import CountedSteps
 from chaos_protocols.worker_group.stopping import Stopping
@@ -49,8 +51,7 @@ class WorkerGroupMachine(ToBeDone):
         self._ready: set[int] = set()  # those that have built their groups, and have their layers
         self._asked = 0  # questions to the planner; it answers with their number
         self._stopping: Stopping | None = None  # the end of a generation, while it is under way
-        self._broken = 0  # generations in a row that ended without a step and without a death
-        self._peer_lost_last = ""  # what was said of it last, and by whom
+        self._broken = BrokenGenerations(self, settings.failure_timeout_s)
         self.member: RunMember | None = None  # of a run of institutions, if the script wants that
 
     @property
@@ -62,6 +63,11 @@ class WorkerGroupMachine(ToBeDone):
     def step(self) -> int:
         """How many updates the state has that everybody goes on from."""
         return self._steps.step
+
+    @property
+    def rounds(self) -> RoundSteps:
+        """Which steps make a round of the run."""
+        return self._steps.rounds
 
     @property
     def present(self) -> frozenset[int]:
@@ -129,7 +135,7 @@ class WorkerGroupMachine(ToBeDone):
             case msg.Stopped(generation=generation, tag=tag) if generation == self.generation:
                 self._has_stopped(worker, tag)
             case msg.PeerLost(generation=generation, text=text) if generation == self.generation:
-                self._peer_lost(worker, text)
+                self._broken.heard(worker, text)
             case msg.Done(step=step):
                 self._ending.through(worker, step)
             case msg.ScriptFailed(text=text):
@@ -227,7 +233,7 @@ class WorkerGroupMachine(ToBeDone):
         self._change(GroupChange.PLAN)
         self.note("plan", plan.reason, generation=self.generation, step=self.step, **plan.facts())
         self.do(ev.BeginStore(generation=self.generation))
-        for worker, order in plan.orders(self.generation, self.step, self._settings).items():
+        for worker, order in plan.orders(self.generation, self.step, self.rounds, self._settings).items():
             self._tell(worker, order)
 
     def _is_ready(self, worker: int) -> None:
@@ -262,10 +268,11 @@ class WorkerGroupMachine(ToBeDone):
         own = self.commit_own if self.member is None else self.member.reduced
         own()
 
-    def commit_own(self) -> None:
-        """The step under way counts by what this site's own gradients come to; or the training ends with it."""
+    def commit_own(self, *, vain: bool = False) -> None:
+        """The step under way counts by what this site's own gradients come to; or the training ends with it. `vain`:
+        and its round is still to come."""
         try:
-            commit = self._steps.summed()
+            commit = self._steps.summed(vain=vain)
         except NotFinite as error:
             self.end(str(error))
             return
@@ -297,7 +304,7 @@ class WorkerGroupMachine(ToBeDone):
             return
         if digests is None:
             return
-        self._broken = 0
+        self._broken.stepped()
         commit = self._steps.last
         assert commit is not None
         self.note(
@@ -354,13 +361,6 @@ class WorkerGroupMachine(ToBeDone):
         self.note("stopped", f"going on with step {found.step + 1}", generation=self.generation, step=found.step)
         self._ask()
 
-    def _peer_lost(self, worker: int, text: str) -> None:
-        """A hint: if nobody is found dead soon, the generation is broken all the same."""
-        if self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
-            self.note("peer-lost", text, worker=worker)
-            self._peer_lost_last = f"worker {worker}: {text}"
-            self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=self._settings.failure_timeout_s))
-
     def _fired(self, timer: ev.GroupTimer) -> None:
         if timer is ev.GroupTimer.STOP and self._stopping is not None:
             self._change(GroupChange.OVERDUE)
@@ -374,10 +374,8 @@ class WorkerGroupMachine(ToBeDone):
         elif timer is ev.GroupTimer.BROKEN and self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
             if self._ending.apart(self.training):
                 return
-            self._broken += 1
-            if self._broken > BROKEN_MAX:
-                found = f"groups between live workers failed {self._broken} times in a row without a step done"
-                self.end(f"{found}; the last words of {self._peer_lost_last}")
+            if failed := self._broken.once_more():
+                self.end(failed)
                 return
             self._change(GroupChange.BROKEN)
             self._stop_all("a group failed and nobody has died")

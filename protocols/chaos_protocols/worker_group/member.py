@@ -10,12 +10,10 @@ worker died is done again under the next plan, from shared memory, which outlive
 
 from __future__ import annotations
 
-import math
 from collections import deque
 
 from chaos_protocols.changes import next_state
 from chaos_protocols.wire import worker as wire
-from chaos_protocols.wire.user_words import RunPaused, RunResumed, RunWarned, StateDiffered
 from chaos_protocols.worker_group.commit import StepCollector
 from chaos_protocols.worker_group.events import (
     GreetRun,
@@ -54,6 +52,7 @@ from chaos_protocols.worker_group.messages import (
 from chaos_protocols.worker_group.port import Group
 from chaos_protocols.worker_group.round_part import RoundPart
 from chaos_protocols.worker_group.round_steps import RoundSteps
+from chaos_protocols.worker_group.run_words import RunWords
 from chaos_protocols.worker_group.settings import COMPLETE_MAX_S, LEAVE_MAX_S
 from chaos_protocols.worker_group.snapshot_orders import SnapshotOrders
 
@@ -78,10 +77,13 @@ class RunMember:
         self._snapshots = SnapshotOrders()
         self._workers: frozenset[int] = frozenset()
         self._answered: set[int] = set()
-        self._squares: dict[int, float] = {}
         self._collector: StepCollector | None = None
-        self._rounds, self._part = RoundSteps(hello.every), RoundPart(hello.run)
-        self.leaves = self.paused = ""  # why the run is to let this site go; why it waits
+        self._part, self._words = RoundPart(hello.run), RunWords(group)
+        self.leaves = ""  # why the run is to let this site go
+
+    @property
+    def _rounds(self) -> RoundSteps:
+        return self._group.rounds
 
     @property
     def _round(self) -> int:
@@ -96,7 +98,7 @@ class RunMember:
     @property
     def elsewhere(self) -> bool:
         """Other sites have the common state, or will be asked for it: nothing is lost with a worker."""
-        told = self._sites > 1 and self.phase is not MemberPhase.OUTSIDE and not self.paused
+        told = self._sites > 1 and self.phase is not MemberPhase.OUTSIDE and not self._words.paused
         return told or self.kept is not Kept.ALL
 
     # ---- what the machine tells of its workers
@@ -152,7 +154,7 @@ class RunMember:
             return
         self._answered.add(worker)
         if isinstance(message, ResultMeasured):
-            self._squares.update(message.squares)
+            self._part.squares.update(message.squares)
         if self._answered == self._workers:
             self._all_have()
             self._turn()
@@ -173,8 +175,7 @@ class RunMember:
                 self._group.note("state-loaded", f"the whole state is that of round {round}", step=round)
                 self._tell(wire.StateLoaded(round=round))
             case wire.ApplyResult():
-                norm = math.sqrt(sum(self._squares[layer] for layer in range(self._all_layers)))
-                self._commit(serving, norm)
+                self._commit(serving, self._part.norm(self._all_layers))
 
     def state_lost(self, kept: Kept) -> None:
         """No worker holds some of the layers any more. The daemon hears at once of a part that can be brought forward,
@@ -221,30 +222,21 @@ class RunMember:
         self._turn()
 
     def _hear(self, message: wire.DaemonMessage) -> None:
-        group = self._group
         match message:
             case wire.TakeSnapshot() if self.standing is Standing.OVER:
                 self._snapshot(message)
             case wire.TakeSnapshot() | wire.LoadState() | wire.ApplyResult() | wire.TrainFrom() | wire.FallenBehind():
                 self._orders.append(message)
-            case wire.WorkerWelcome(site=site, run=run):
-                group.note("run-joined", f"connected to {site}, run {run}")
             case wire.WorkerRefused(reason=reason):
                 self._end(f"the daemon refused these workers: {reason}")
             case wire.LeaveOrdered(reason=reason):
                 if self.standing is Standing.DOWN or not self.leave(reason):
                     self.leaves = self.leaves or reason
-            case RunPaused(reason=reason):
-                if reason != self.paused:
-                    group.note("run-waits", reason)
-                self.paused = reason
-            case RunResumed():
-                self.paused = ""
-            case StateDiffered(reason=reason) | RunWarned(reason=reason):
-                group.note("state-differed" if isinstance(message, StateDiffered) else "run-warned", reason)
             case wire.Dismissed(last_round=last_round, graceful=graceful, reason=reason):
-                group.note("run-left", reason, step=last_round)
+                self._group.note("run-left", reason, step=last_round)
                 self._end("" if self.leaves or graceful else f"out of the run after round {last_round}: {reason}")
+            case _:
+                self._words.take(message)
 
     def _lost(self, reason: str, *, final: bool) -> None:
         self._found = False
@@ -318,15 +310,22 @@ class RunMember:
             )
         elif round != now + 1:
             self._end(f"the daemon wants round {round}, but the state is that of round {now}")
-        elif given is not None and given.round == round:
-            if isinstance(given, wire.RoundSkipped):
-                self._end(given.reason)
-                return
-            self._change(MemberChange.MAY_TRAIN)
-            self._change(MemberChange.GAVE)
-            self._tell(given)
         else:
             self._change(MemberChange.MAY_TRAIN)
+            if given is None or given.round != round:
+                return
+            if isinstance(given, wire.RoundContributed):
+                self._change(MemberChange.GAVE)
+                self._tell(given)
+            elif self.standing is Standing.REDUCED:
+                self._pass_over(given)
+
+    def _pass_over(self, skipped: wire.RoundSkipped) -> None:
+        """Nobody has given anything to the round; this site tries other samples."""
+        self._group.note("round-empty", f"{skipped.reason}; it is tried with other samples", round=skipped.round)
+        self._part.pass_over()
+        self.standing = Standing.UPDATING
+        self._group.commit_own(vain=True)
 
     def _fallen_behind(self, round: int) -> None:
         if self.phase in (MemberPhase.TRAINING, MemberPhase.GIVEN):
@@ -354,7 +353,7 @@ class RunMember:
             self._end(f"the daemon brings the result of round {order.round}, but the state is that of {now}")
         else:
             self._tell(wire.UpdateStarted(round=order.round))
-            self._squares.clear()
+            self._part.squares.clear()
             if self._clipped and not order.void:
                 self._begin(order, Standing.MEASURING, MeasureResult(step=self._group.step))
             else:

@@ -21,7 +21,7 @@ from chaos_protocols.worker_group.said import NOTHING, NotesSpec, Said
 from chaos_protocols.worker_group.suspicion import Work
 from chaos_protocols.worker_group.tags import Generation, Step, StepTag
 
-VERSION = 6
+VERSION = 7
 FRAME_BYTES_MAX = 64 << 20
 """An order for 65,536 passes of 10 instructions takes some 20 MiB."""
 
@@ -255,6 +255,8 @@ class PlanOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     timed: bool = False
     part: bool = False
     """Some layers of the model have no state before `TakeState`: nothing is complete before."""
+    vain: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How often the steps of a round led to none (`round_steps`)."""
 
 
 class Go(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -283,6 +285,8 @@ class CommitStep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     in, so it may lead further."""
     void: bool = False
     """The gradient, or the result, is not finite: the state stays as it is, and counts as that of the next step."""
+    vain: bool = False
+    """The site had nothing to give to the round, nor had others: it is still to come, with other samples."""
     hold: bool = False
     """Compute nothing afterwards, before `Compute`."""
     digest: tuple[Bytes, Bytes] | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from chaos_protocols.streams import Share
 from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.messages import PlanOrder, Refresh, StateMove
+from chaos_protocols.worker_group.round_steps import RoundSteps
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.tags import Generation, Step
 
@@ -61,7 +62,9 @@ class Plan:
             "moved_bytes": sum(move.stop - move.start for move in self.moves),
         }
 
-    def orders(self, generation: Generation, step: Step, settings: GroupSettings) -> dict[int, PlanOrder]:
+    def orders(
+        self, generation: Generation, step: Step, rounds: RoundSteps, settings: GroupSettings
+    ) -> dict[int, PlanOrder]:
         """What each worker is told."""
         found: dict[int, PlanOrder] = {}
         moves: dict[int, list[StateMove]] = {worker: [] for worker in self.shares}
@@ -83,6 +86,7 @@ class Plan:
                 audit=settings.audit,
                 timed=settings.timed,
                 part=self.part,
+                vain=rounds.vain,
             )
             taken |= layers
         return found

@@ -24,6 +24,12 @@ class RoundPart:
         self.own: CommitStep | None = None
         self.given: wire.RoundContributed | wire.RoundSkipped | None = None
         self.refused = ""
+        self.squares: dict[int, float] = {}
+        """Of the layers' parts of a result, as far as workers have told."""
+
+    def norm(self, layers: int) -> float:
+        """Of a result of so many layers, added up in their order."""
+        return math.sqrt(sum(self.squares[layer] for layer in range(layers)))
 
     def summed(self, collector: StepCollector) -> None:
         """All workers have the sums."""
@@ -56,6 +62,10 @@ class RoundPart:
         """What stands in front of what is given; nothing where nobody, or each worker, notes something there."""
         notes = self._run.notes
         return () if notes is None or self.own is None else notes.numbers(self.own.said, self._known)
+
+    def pass_over(self) -> None:
+        """The step is over, and its round is still to come."""
+        self.own = self.given = None
 
     def take(self) -> CommitStep | None:
         """The step is over; its own sums, if there are some."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
+
 from chaos_protocols.worker_group.commit import NotFinite, StepCollector
 from chaos_protocols.worker_group.messages import CommitStep, GroupHello
 from chaos_protocols.worker_group.round_steps import RoundSteps
@@ -10,12 +14,12 @@ from chaos_protocols.worker_group.tags import Step
 
 
 class CountedSteps:
-    """Owned by the machine. `last`: the commit that was told last. `collector`: of the present generation. `skips`: a
-    step whose gradient is not finite counts, and changes nothing."""
+    """Owned by the machine. `last`: the commit that was told last. `collector`: of the present generation. `rounds`:
+    which steps make one. `skips`: a step whose gradient is not finite counts, and changes nothing."""
 
     def __init__(self, *, skips: bool = False) -> None:
         self._skips, self._in_a_row = skips, 0
-        self._rounds = RoundSteps()
+        self.rounds = RoundSteps()
         self.skipped = ""
         """Why the last one that was left out was."""
         self.committed = -1
@@ -31,23 +35,24 @@ class CountedSteps:
 
     def begin(self, hello: GroupHello, workers: frozenset[int]) -> StepCollector:
         """Of a generation."""
-        self._rounds = RoundSteps(hello.every)
+        self.rounds = replace(self.rounds, every=hello.every)
         self.collector = StepCollector(
             step=self.step,
             workers=workers,
             layers=len(hello.layers),
             micro_batches=hello.micro_batches,
             clip_norm=hello.clip_norm,
-            rounds=self._rounds,
+            rounds=self.rounds,
         )
         return self.collector
 
-    def summed(self) -> CommitStep:
-        """The commit of the step under way, whose sums are there. Raises `NotFinite` where it ends the training."""
+    def summed(self, *, vain: bool = False) -> CommitStep:
+        """The commit of the step under way, whose sums are there. `vain`: its round is still to come. Raises
+        `NotFinite` where it ends the training."""
         assert self.collector is not None
         try:
             commit = self.collector.summed()
-            if self._rounds.computes(commit.step):
+            if self.rounds.computes(commit.step):
                 self._in_a_row = 0
         except NotFinite as error:
             self._in_a_row, self.skipped = self._in_a_row + 1, str(error)
@@ -59,16 +64,24 @@ class CountedSteps:
                 )
                 raise NotFinite(text) from error
             commit = self.collector.void()
-        return commit
+        return msgspec.structs.replace(commit, vain=vain)
 
     def count(self, commit: CommitStep) -> None:
         """From now on this step counts."""
         self.committed, self.step, self.last = commit.step, commit.after, commit
+        if commit.shared and self.rounds.computes(commit.step):
+            self._in_a_row = 0
+        if commit.vain:
+            self.rounds = replace(self.rounds, vain=self.rounds.vain + 1)
         if self.collector is not None:
-            self.collector.go_to(self.step)
+            self.collector.go_to(self.step, self.rounds)
+
+    def begin_anew(self) -> None:
+        """Nobody has a state any more."""
+        self.go_on_from(self.rounds.begin(0))
 
     def go_on_from(self, step: Step) -> None:
         """The state is that of this step, from elsewhere."""
         self.committed, self.step, self.last = step - 1, step, None
         if self.collector is not None:
-            self.collector.go_to(step)
+            self.collector.go_to(step, self.rounds)

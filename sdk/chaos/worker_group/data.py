@@ -92,6 +92,8 @@ class Loader:
         """How many updates the training has in all."""
         self.step = 0
         """The next one; set by the model, whose state it belongs to."""
+        self.passed_over = 0
+        """Global batches that came to nothing: the step has those that follow them. Set as `step`."""
         self.ended = False
         self.part, self.parts = 0, 1
         """Which part of each micro-batch this process reads, of how many."""
@@ -139,9 +141,13 @@ class Loader:
             )
         self.part, self.parts = part, parts
 
+    def batch_of(self, step: int) -> int:
+        """Number of the global batch that a step has, after which data and random numbers go."""
+        return step + self.passed_over
+
     def samples(self, step: int, number: int) -> list[int]:
         """Indices into the data set."""
-        epoch, within = divmod(step, self.steps_an_epoch)
+        epoch, within = divmod(self.batch_of(step), self.steps_an_epoch)
         if self._epoch is None or self._epoch[0] != epoch:
             key = f"{self.seed}/{epoch}".encode()
             self._epoch = (epoch, Permutation(len(self.dataset), key))
@@ -154,5 +160,5 @@ class Loader:
         """These samples, collated as `torch.utils.data.DataLoader` does. What a data set draws with torch (another cut
         of a picture each time) is the same whoever reads them: of a pipeline the first stage reads what enters, the
         last one what is wanted."""
-        with seeded(seed_of(self.seed, step, number * self.parts + self.part, DATA)):
+        with seeded(seed_of(self.seed, self.batch_of(step), number * self.parts + self.part, DATA)):
             return torch.utils.data.default_collate([self.dataset[i] for i in self.samples(step, number)])

@@ -72,10 +72,10 @@ class HeldPart(ABC):
         if self.phase is not None:
             self.phase.leave_out()
 
-    def goes_on(self, step: int) -> None:
-        """Its state is that of this step of the worker group."""
+    def goes_on(self, round: int, steps: int) -> None:
+        """Its state is that of so many local steps after the end of `round`."""
         if self.phase is not None:
-            self.phase.goes_on(step)
+            self.phase.goes_on(round, steps)
 
     def begins_anew(self, round: int) -> None:
         """The common part of the state of the end of `round` was put into its items."""

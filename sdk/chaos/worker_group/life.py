@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import perf_counter
 
 import torch
@@ -134,6 +135,11 @@ class InGroup(ABC):
 
     # ---- a step
 
+    def _pass_over(self, vain: int) -> None:
+        """So often the steps of a round have led to none: samples are read as if it had been one."""
+        self._rounds = replace(self._rounds, vain=vain)
+        self._training.loader.passed_over = self._rounds.passed_over
+
     def _reduced(self, run: Computed | None, repeated: int) -> Applied | None:
         """The sums of the step are there, or a phase of local steps is over (no `run`): say so, and wait for the
         commit. None: the state that this step began with was replaced."""
@@ -207,13 +213,16 @@ class InGroup(ABC):
         self.line.doing(Work.UPDATE)
         began_s = perf_counter()
         self._learn(commit)
+        if commit.vain:
+            self._pass_over(self._rounds.vain + 1)
         if commit.shared:
             assert self._memory is not None
             self._memory.update(layers, commit, self._rounds.round_of(commit.after))
         elif not self._rounds.computes(commit.step):
             for layer in layers:
                 if layer.held:
-                    layer.end_alone(self._rounds.round_of(commit.after))
+                    ends = layer.void if commit.vain else layer.end_alone
+                    ends(self._rounds.round_of(commit.after))
         else:
             update(layers, run, commit)
         ended_s = perf_counter()
@@ -278,6 +287,7 @@ class InGroup(ABC):
         line, me = self.line, self.line.worker
         self._run = None
         self._drop_groups()
+        self._pass_over(order.vain)
         line.doing(Work.BUILDING)
         line.spans.begin(wanted=order.timed)
         began_s = perf_counter()
@@ -297,7 +307,7 @@ class InGroup(ABC):
         self._hold(order, came)
         for layer in self._training.parts:
             if layer.held:
-                layer.goes_on(order.step)
+                layer.goes_on(self._rounds.round_of(order.step), self._rounds.position(order.step))
         self._order = order
         self._holds, self._part = go.hold, order.part
         self._tag = StepTag(generation=order.generation, step=order.step, phase=StepPhase.COMPUTE)

@@ -45,9 +45,9 @@ class LocalPhase:
         """A step whose gradient is not finite: it counts, and only the schedule goes on."""
         self.session.stepped(Part(skip=True))
 
-    def goes_on(self, step: int) -> None:
-        """The state, wherever it came from, is that of this step."""
-        self.session.go_on(self.rounds.round_of(step), self.rounds.position(step))
+    def goes_on(self, round: int, steps: int) -> None:
+        """The state, wherever it came from, is that of so many local steps after the end of `round`."""
+        self.session.go_on(round, steps)
 
     def begins_anew(self, round: int) -> None:
         """The common part of the end of `round` came from other sites. With a fresh inner optimizer, as where nobody

@@ -162,7 +162,7 @@ class Replicated:
             assert self._whole is not None
             self._whole.forget()  # what the script did between two steps, an evaluation in training mode say
             self._drawn = self._device.drawn()
-            self._device.seed(seed_of(loader.seed, loader.step, number, 0))
+            self._device.seed(seed_of(loader.seed, loader.batch_of(loader.step), number, 0))
             sample = loader.micro_batch(loader.step, number)
             self._dealt = dealt
             self.notes.dealt()

@@ -85,7 +85,7 @@ class TrainsTogether(InGroup):
         if not self._rounds.computes(self._tag.step):
             return self._reduced(None, repeated)
         step, loader = self._rounds.updates(self._tag.step), self._training.loader
-        run = StepRun(task, step, lambda g: pair_of(loader.micro_batch(step, g)), self._doing)
+        run = StepRun(task, loader.batch_of(step), lambda g: pair_of(loader.micro_batch(step, g)), self._doing)
         self._run = run
         self._training.notes.again()
         self._training.notes.dealt()

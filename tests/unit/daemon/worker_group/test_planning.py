@@ -16,6 +16,7 @@ from chaos_protocols.streams import BackwardPass, Sum, prove
 from chaos_protocols.worker_group.events import AskPlanner
 from chaos_protocols.worker_group.messages import GroupHello
 from chaos_protocols.worker_group.plan import Plan
+from chaos_protocols.worker_group.round_steps import RoundSteps
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaosd.worker_group.facts import MeasuredFactors
 from chaosd.worker_group.planning import SitePlanner
@@ -127,7 +128,7 @@ def test_after_any_losses_each_layer_is_kept_as_often_as_asked_by_those_that_hol
 
 def check_kept(plan: Plan, copies: int, layers: int) -> None:
     """And orders say the same to everybody."""
-    orders = plan.orders(1, 0, GroupSettings(token="", workers=4))
+    orders = plan.orders(1, 0, RoundSteps(), GroupSettings(token="", workers=4))
     for layer in range(layers):
         holders = [w for w, share in plan.shares.items() if share.first_layer <= layer < share.last_layer]
         keepers = [w for w in holders if layer in (orders[w].keeps or ())]

@@ -35,6 +35,9 @@ class World:
     `loaded`: none dies by itself and none hangs for good, they only get no processor. `copies`: how many holders of a
     layer keep its optimizer's state; 0: all. `early`: how many die on their way or before the training began."""
 
+    skips = False
+    """A step whose gradient is not finite is left out."""
+
     def __init__(
         self,
         seed: int,
@@ -52,7 +55,10 @@ class World:
     ) -> None:
         self.draw = random.Random(seed)
         self.copies, self.loaded = copies, loaded
-        self.machine = WorkerGroupMachine(GroupSettings(token=TOKEN, workers=workers, spares=spares, restarts=restarts))
+        settings = GroupSettings(
+            token=TOKEN, workers=workers, spares=spares, restarts=restarts, skip_not_finite=self.skips
+        )
+        self.machine = WorkerGroupMachine(settings)
         self.steps, self.faults, self.orders, self.uneven = steps, faults, orders, uneven
         self.now_s = 0.0
         self.looks = self.replanned = 0
@@ -289,13 +295,16 @@ class World:
             order = worker.order
             assert order is not None
             worker.phase = StepPhase.REDUCED
-            squares = tuple((layer, 1.0) for layer in order.lowest)
+            squares = tuple((layer, self.square(worker.step)) for layer in order.lowest)
             losses = ((0, 1.0), (1, 1.0)) if LAYERS - 1 in worker.updates else ()
             number, step, behind = worker.generation, worker.step, self.behind(worker.step)
             said = msg.Reduced(generation=number, step=step, squares=squares, losses=losses, behind=behind)
             worker.outgoing.append(said)
         elif any(not w.alive for w in members) and self.draw.random() < 0.3:
             worker.outgoing.append(msg.PeerLost(generation=worker.generation, text="reset"))
+
+    def square(self, step: int) -> float:
+        return 1.0  # of a layer's gradient
 
     def behind(self, step: int) -> float:
         return 0.0  # local steps in what a worker gives with this step

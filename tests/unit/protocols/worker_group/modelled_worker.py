@@ -32,6 +32,8 @@ class Worker:
     """Whether its layers have a state at all (in a run: before one was taken they may not)."""
     part: bool = False
     """Some layers of the plan that it executes have none."""
+    vain: int = 0
+    """How often the steps of a round have led to none, as far as it was told."""
     phase: StepPhase = StepPhase.COMPUTE
     done: bool = False
     incoming: deque[msg.ControllerMessage] = field(default_factory=deque)

@@ -29,12 +29,29 @@ SPECS = msg.RunSpecs(
 
 class RunWorld(World):
     """`outages`: how often the daemon goes away. `others`: whether there are other sites, which have the state.
-    `every`: local steps of a round; `steps` are rounds here."""
+    `every`: local steps of a round; `steps` are rounds here. `empties`: how often nothing finite comes of what the site
+    computes for one."""
+
+    skips = True
 
     def __init__(
-        self, seed: int, *, outages: int, others: bool, clipped: bool, steps: int, every: int = 0, **of_the_group: int
+        self,
+        seed: int,
+        *,
+        outages: int,
+        others: bool,
+        clipped: bool,
+        steps: int,
+        every: int = 0,
+        empties: int = 0,
+        **of_the_group: int,
     ) -> None:
         self.outages, self.others, self.clipped = outages, others, clipped
+        self.empties, self.emptying = empties, random.Random(f"emptying/{seed}")
+        self.empty: dict[int, bool] = {}
+        """Of a step that gives to a round: whether it has nothing to give."""
+        self.skipped: int | None = None
+        """The round to which this site has given nothing."""
         self.every, self.rounds, self.last = every, RoundSteps(every), steps
         self.alone = 0
         """Local steps that were committed."""
@@ -73,8 +90,26 @@ class RunWorld(World):
     def hello(self, number: int) -> msg.GroupHello:
         return hello(number, run=SPECS, clip_norm=1.0 if self.clipped else None, every=self.every)
 
+    def feed(self, event: ev.Event) -> None:
+        super().feed(event)
+        self.rounds = self.machine.rounds
+        self.steps = self.rounds.begin(self.last)
+
+    def rounds_of(self, worker: Worker) -> RoundSteps:
+        """As it counts them."""
+        return RoundSteps(self.every, worker.vain)
+
     def behind(self, step: int) -> float:
-        return float(self.every) if self.rounds.gives(step) else 0.0
+        return float(self.every) if self.rounds.gives(step) and not self.is_empty(step) else 0.0
+
+    def square(self, step: int) -> float:
+        return float("inf") if not self.every and self.is_empty(step) else 1.0
+
+    def is_empty(self, step: int) -> bool:
+        if self.empties and step not in self.empty:
+            self.empty[step] = self.emptying.random() < 0.3
+            self.empties -= self.empty[step]
+        return self.empty.get(step, False)
 
     # ---- what the daemon may do
 
@@ -101,6 +136,8 @@ class RunWorld(World):
             found += [("train", 0), ("snapshot", 0)] * (not self.late)
             if self.others and self.round < self.last - 1:
                 found.append(("go_on", 0))
+        elif idle and self.skipped is not None:
+            found += [("ask_again", 0), ("snapshot", 0)] + [("decide_without", 0)] * self.others
         elif idle and self.given is not None:
             found += [("decide", 0), ("snapshot", 0)]
         elif idle:
@@ -141,6 +178,15 @@ class RunWorld(World):
         assert self.given == self.round + 1
         self.round, self.given = self.round + 1, None
         self.bring(0)
+
+    def decide_without(self, _: int) -> None:
+        self.round, self.skipped = self.round + 1, None
+        self.bring(0)
+
+    def ask_again(self, _: int) -> None:
+        """Nobody has given anything, or a site that had is gone."""
+        self.skipped = None
+        self.say(wire.TrainFrom(round=self.round + 1))
 
     def bring(self, _: int) -> None:
         assert self.has is not None
@@ -183,7 +229,7 @@ class RunWorld(World):
 
     def forget(self) -> None:
         self.connected = self.greeted = self.active = self.leaving = self.late = self.crossing = False
-        self.given = self.has = self.damaged = self.loading = self.applying = None
+        self.given = self.skipped = self.has = self.damaged = self.loading = self.applying = None
         self.asked_for.clear()
 
     # ---- what the group tells it
@@ -218,6 +264,9 @@ class RunWorld(World):
                 step = self.rounds.begin(round) - 1
                 assert set(self.contribution.values()) == {step}, "all layers' parts of this round lie there"
                 self.given = round
+            case wire.RoundSkipped(round=round):
+                assert self.crossing or (self.active and round == self.round + 1)
+                self.skipped = round if self.active else None
             case wire.UpdateStarted(round=round):
                 assert round == self.applying
             case wire.ResultApplied(round=round):
@@ -276,6 +325,8 @@ class RunWorld(World):
             if isinstance(message, msg.Finish):
                 self.die(worker)
             return
+        if isinstance(message, msg.PlanOrder):
+            worker.vain = message.vain
         if isinstance(message, msg.Go):
             worker.joined = worker.joined and worker.whole and self.sound[worker.generation]
         if not isinstance(message, msg.CommitStep | msg.Compute | msg.WriteState | msg.TakeState | msg.MeasureResult):
@@ -308,14 +359,15 @@ class RunWorld(World):
             case msg.CommitStep(hold=hold, shared=False):
                 if worker.phase is not StepPhase.REDUCED:
                     return
-                assert worker.whole and not worker.part and not self.rounds.gives(step) and message.after == step + 1
-                self.alone += 1
-                worker.holds = hold
+                assert worker.whole and not worker.part and message.after == step + 1
+                assert message.vain == self.rounds.gives(step)
+                self.alone += not message.vain
+                worker.holds, worker.vain = hold, worker.vain + message.vain
                 self.apply(worker)
             case msg.CommitStep(hold=hold):
-                round = self.rounds.round_of(step) + 1
+                round = self.rounds_of(worker).round_of(step) + 1
                 assert worker.whole and self.result == round, "the result of this round lies there"
-                assert message.after == self.rounds.begin(round)
+                assert message.after == self.rounds_of(worker).begin(round)
                 self.ended_early += not self.rounds.gives(step)
                 worker.holds = hold
                 self.apply(worker, message.after)
@@ -323,10 +375,10 @@ class RunWorld(World):
                 worker.holds = False
             case msg.WriteState():
                 assert worker.whole
-                self.shared.update(dict.fromkeys(order.lowest, self.rounds.round_of(step)))
+                self.shared.update(dict.fromkeys(order.lowest, self.rounds_of(worker).round_of(step)))
                 worker.outgoing.append(msg.StateWritten(generation=generation, step=step))
             case msg.TakeState(step=taken):
-                assert {self.rounds.begin(each) for each in self.shared.values()} == {taken}
+                assert {self.rounds_of(worker).begin(each) for each in self.shared.values()} == {taken}
                 worker.updates = dict.fromkeys(worker.updates, taken)
                 worker.part = False
                 worker.whole, worker.holds, worker.phase, worker.contributed = True, True, StepPhase.COMPUTE, False

@@ -105,6 +105,30 @@ def test_local_steps_are_the_sites_own_and_a_round_ends_them_whatever_dies() -> 
     assert alone and ended_early and rescued
 
 
+def test_a_round_to_which_nobody_gave_anything_is_tried_with_other_samples_whatever_dies() -> None:
+    """All workers count the same round, also those that come later, and the training has as many rounds as ever."""
+    vain = answered = 0
+    for seed in range(300):
+        world = RunWorld(
+            seed,
+            workers=2 + seed % 4,
+            spares=seed % 3,
+            restarts=seed % 5,
+            faults=seed % 7,
+            steps=2 + seed % 4,
+            every=seed % 3,
+            empties=1 + seed % 5,
+            outages=seed % 4,
+            others=seed % 2 == 0,
+            clipped=seed % 3 == 0,
+        )
+        world.run()
+        check(world)
+        vain += world.machine.rounds.vain
+        answered += sum(world.empty.values()) - world.machine.rounds.vain
+    assert vain > 100 and answered > 30, (vain, answered)
+
+
 def test_load_costs_no_state_that_other_sites_do_not_have() -> None:
     """Where they have it, who hangs is killed as ever: the run does not wait for it."""
     sacrificed = 0

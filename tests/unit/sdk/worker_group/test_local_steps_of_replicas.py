@@ -137,7 +137,7 @@ def test_a_replica_within_a_phase_goes_on_elsewhere_with_all_that_it_has() -> No
     assert [bytes(each.get()) for each in whole.common] == common, "only a round changes what all sites have"
     computed(other_model, other, 0)  # void: the state is replaced
     other.load(whole.state())
-    other.goes_on(6)
+    other.goes_on(1, 2)
     assert other.digest() == whole.digest() and other.look(1) == ""
     for each_model, each in ((model, whole), (other_model, other)):
         trained(each_model, each, range(5, 6))
@@ -197,7 +197,7 @@ def test_what_an_optimizer_estimates_goes_along_and_begins_anew_with_the_phase()
     _, other = made(optimizer=Counting)
     trained(model, whole, range(2))
     other.load(whole.state())
-    other.goes_on(2)
+    other.goes_on(0, 2)
     for each in (whole, other):
         each.end_alone(1)
     assert other.digest() == whole.digest(), "that it is this site's own is known at once"
