@@ -160,7 +160,7 @@ def phases_of(given: dict[str, Any], rounds: int) -> list[bool]:
         seldom("replicas", "1:4:backward"),
         seldom("replicas", "0:8:backward"),
         seldom("replicas", "0:1:round"),
-        ("stages", "1:6:reduced"),
+        seldom("stages", "1:6:reduced"),
         seldom("stages", ""),
         seldom("stages", "0:9:backward"),
         seldom("stages", "0:9:reduced"),

@@ -5,8 +5,8 @@ result. With `every` local steps a round takes one step more: those, which the s
 computes nothing, gives how far they have led, and is committed by the result. So at any time a step says where all
 workers stand, within a phase, too.
 
-A round to which no site gave anything is still to come, and its part is computed anew, from the samples that follow: the
-site makes the steps of one round more.
+A round to which no site gave anything is still to come, and its part is computed anew, from the samples that follow:
+the site makes the steps of one round more.
 """
 
 from __future__ import annotations
