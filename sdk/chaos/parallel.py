@@ -111,13 +111,7 @@ class ParallelSite:
         facts: Sequence[str],
     ) -> SyncSession | None:
         """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
-        mode = self._group_mode(sync, "parallelize()")
-        if isinstance(mode, EveryStep) and mode.rule is not None:
-            raise ValueError(
-                "a model of parallelize() follows no rule for learning rates yet, on any site of its run: leave out "
-                "lr_rule=, or keep the model whole by coordinator.replicate(model)"
-            )
-        model.train_with(optimizer, clip_norm, scheduler, mode, facts)
+        model.train_with(optimizer, clip_norm, scheduler, self._group_mode(sync, "parallelize()"), facts)
         if self._standalone:
             return None
         if self._in_group:

@@ -46,7 +46,8 @@ class Told:
 
 
 def mode(given: dict[str, Any]) -> EveryStep:
-    """`rule`: for learning rates; `reference`: by default the weight of one site."""
+    """`rule`: for learning rates; `reference`: by default the weight of one site. `whole`: each worker of stages has all
+    layers."""
     rule = given["rule"]
     lr_rule = LearningRateRule(kind=rule, reference=given.get("reference", GLOBAL_BATCH)) if rule else None
     return EveryStep(notes=True, metrics=("loss",), lr_rule=lr_rule)
@@ -58,7 +59,9 @@ def stages(given: dict[str, Any], coordinator: Coordinator, told: Told) -> None:
         coordinator.log(within=found.item())
         return found
 
-    model = coordinator.parallelize(devices.placed(make_model()), loss=loss)
+    module = devices.placed(make_model())
+    told.model = module if given.get("whole") else None
+    model = coordinator.parallelize(module, loss=loss)
     coordinator.register(model=model, optimizer=site_training.make_optimizer, sync=mode(given), rounds_per_epoch=3)
     for batch in _loader(coordinator, given):
         report = model.step(batch)

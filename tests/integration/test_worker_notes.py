@@ -15,6 +15,8 @@ from tests.rigs.site import Site
 from tests.rigs.warm import Forked
 from tests.rigs.worker_group import Ran, launch, train
 
+from chaos_planner.pipelines.plans.layout import Policy
+
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SCRIPT = Path(noted_training.__file__)
@@ -144,13 +146,15 @@ async def test_a_site_of_one_process_hears_the_same_as_one_of_several(tmp_path: 
 
 
 @pytest.mark.parametrize("faults", [*map(seldom, ("", "1:2:reduced")), "0:2:update"])
-async def test_learning_rates_of_replicas_follow_the_sites_as_those_of_a_script_of_one_process(
-    tmp_path: Path, faults: str
+@pytest.mark.parametrize("kind", ["stages", "replicas"])
+async def test_learning_rates_of_workers_follow_the_sites_as_those_of_a_script_of_one_process(
+    tmp_path: Path, kind: str, faults: str
 ) -> None:
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
         one, many = cluster.sites
         process = await asyncio.to_thread(ordinary, one, seed=11, rule="linear")
-        ran, told = await group(many, "replicas", given={"rule": "linear"}, faults=faults)
+        given = {"rule": "linear", "whole": True}
+        ran, told = await group(many, kind, given=given, faults=faults, **SHAPES["replicas"])
         await ended(process)
     (other,) = heard(one.folder / "told").values()
     assert [other[round][3] for round in sorted(other)] == [1.0] + [2.0] * WANTS, "two sites, from the second round on"
@@ -160,6 +164,24 @@ async def test_learning_rates_of_replicas_follow_the_sites_as_those_of_a_script_
             assert entry == other[round], "factor, averages and parameters, to the last bit"
 
 
-async def test_by_themselves_replicas_have_the_factor_of_their_own_batch(tmp_path: Path) -> None:
-    _, told = await noted(tmp_path, "replicas", given={"rule": "sqrt", "reference": 4.0})
+@pytest.mark.long
+@pytest.mark.parametrize("more", [{"spares": 1}, {"policies": [Policy.DYNAMIC]}], ids=("spare", "pipelines"))
+async def test_a_worker_of_stages_that_comes_later_has_the_factor_of_the_others(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """With pipelines of two stages, where layers go on to who had others."""
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(ordinary, one, seed=11, rule="linear")
+        ran, told = await group(many, "stages", given={"rule": "linear"}, faults="1:2:backward", **more)
+        await ended(process)
+    (other,) = heard(one.folder / "told").values()
+    assert len(ran.struck) == 1 and not ran.of("state-differed"), ran.happened
+    for rounds in told.values():
+        assert all(entry[:4] == other[round][:4] for round, entry in rounds.items())
+
+
+@pytest.mark.parametrize("kind", ["stages", "replicas"])
+async def test_by_themselves_workers_have_the_factor_of_their_own_batch(tmp_path: Path, kind: str) -> None:
+    _, told = await noted(tmp_path, kind, given={"rule": "sqrt", "reference": 4.0})
     assert all([rounds[round][3] for round in sorted(rounds)] == [1.0] + [2.0] * WANTS for rounds in told.values())

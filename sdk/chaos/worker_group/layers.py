@@ -17,6 +17,7 @@ from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_buffers import ModelBuffer
 from chaos.frameworks.torch_names import buffers_of
 from chaos.frameworks.torch_state import TensorItem, tensor_item
+from chaos.sync.learning_rate import LearningRates
 from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.absent import Handle, absent
 from chaos.worker_group.backward import gradients_of
@@ -46,6 +47,7 @@ class Layer(HeldPart):
         self._make: MakeOptimizer | None = None
         self._schedule: MakeScheduler | None = None
         self._mode: DiLoCo | None = None
+        self._rates = LearningRates(None)
         self._optimizer: torch.optim.Optimizer | None = None
         self._framework: TorchFramework | None = None
         self._all = list(module.parameters())
@@ -74,11 +76,16 @@ class Layer(HeldPart):
         return [p for p in self._all if p.requires_grad]
 
     def train_with(
-        self, make: MakeOptimizer, schedule: MakeScheduler | None = None, mode: DiLoCo | None = None
+        self,
+        make: MakeOptimizer,
+        schedule: MakeScheduler | None = None,
+        mode: DiLoCo | None = None,
+        rates: LearningRates | None = None,
     ) -> None:
-        """Give it its optimizer, and that its scheduler, which steps with each update. Raises ValueError on what cannot
-        be moved (chaos.frameworks.torch), and on a scheduler of something else."""
-        self._make, self._schedule, self._mode = make, schedule, mode
+        """Give it its optimizer, and that its scheduler, which steps with each update. `rates`: what its learning rates
+        follow, one for all layers. Raises ValueError on what cannot be moved (chaos.frameworks.torch), and on a
+        scheduler of something else."""
+        self._make, self._schedule, self._mode, self._rates = make, schedule, mode, rates or self._rates
         self._registered = self._registered or names_of(self._script_has)
         self._all, self.phase = list(self.module.parameters()), None
         tensors = [*self.module.named_parameters(), *kept_buffers(self.module).items()]
@@ -92,10 +99,12 @@ class Layer(HeldPart):
             self._framework = TorchFramework(
                 {"layer": self.module}, {"optimizer": optimizer}, schedulers, set_to_none=True
             )
+            if self._rates.count:
+                self._framework.check_learning_rates()
             self._framework.release()  # of all layers' watches each would hear of each layer's step
             self._optimizer = optimizer
             self.phase = None if mode is None else LayerPhase(mode, self._framework)
-        items = plain if self._framework is None else self._framework.items
+        items = plain if self._framework is None else [*self._framework.items, *self._rates.items]
         if self.phase is not None:  # what is common is put first: it puts the live values, too
             items = [*self.phase.common, *items, *self.phase.marks]
         self._consists_of(items, sum(each.get().size for each in plain))
@@ -207,7 +216,7 @@ class Layer(HeldPart):
         if self.phase is not None:
             self.phase.step()
         elif self._framework is not None:
-            self._framework.optimizer_step(round)
+            self._framework.optimizer_step(round, lr_factor=self._rates.factor)
 
     def check_step(self) -> None:
         """Raises ScheduleOver where its schedule ends before the next step; that of local steps looks by itself."""

@@ -181,8 +181,8 @@ def _names(prefix: str, module: torch.nn.Module) -> dict[int, str]:
 
 
 def _is_option(item: Item) -> bool:
-    """Of the optimizer or its scheduler as a whole, with a number."""
-    return item.shape != FACT_SHAPE and item.name.startswith(("optimizer.group", "scheduler."))
+    """Of the optimizer, its scheduler or the mode as a whole, with a number."""
+    return item.shape != FACT_SHAPE and item.name.startswith(("optimizer.group", "scheduler.", "sync."))
 
 
 def _composed(item: Item, parts: Sequence[tuple[StateItem, list[ItemBytes]]]) -> StateItem:

@@ -18,8 +18,8 @@ from chaos.conversation import Conversation
 from chaos.forked import OneProcess
 from chaos.sync import SyncSession
 from chaos.sync.every_step import EveryStep
+from chaos.sync.learning_rate import LearningRates
 from chaos.sync.local_steps import DiLoCo
-from chaos.sync.notes import NotesLayout
 from chaos.threads import OneThread, one_at_a_time
 from chaos.worker_group.code import code_digest
 from chaos.worker_group.data import Batch, Loader
@@ -107,6 +107,7 @@ class ParallelModel:
         self._mode: DiLoCo | None = None
         self._facts: tuple[str, ...] = ()
         self._every_step: EveryStep | None = None
+        self._rates = LearningRates(None)
         self.notes = SiteNotes()
         self.logs: Callable[[int, Mapping[str, float]], None] = nowhere
         """Told what was logged in each step."""
@@ -144,15 +145,14 @@ class ParallelModel:
                 "what is to be trained before parallelize()"
             )
         self._make, self._schedule, self._clip_norm, self._mode = optimizer, scheduler, clip_norm, mode
-        for layer in self.layers:
-            layer.train_with(optimizer, scheduler, mode)
-        self._trained, self._facts = TrainedSet(self.module, self.layers), tuple(facts)
         if mode is not None:
             self.notes.missing = LOCAL_STEPS
         elif isinstance(sync, EveryStep) and sync.facts():
-            self._every_step, spec = sync, sync.noted(OPTIMIZERS)
-            assert spec is not None
-            self.notes.carry(spec, NotesLayout(OPTIMIZERS, spec.metrics).read)
+            self._every_step = sync
+            self._rates = self.notes.carry_for_layers(sync, OPTIMIZERS)
+        for layer in self.layers:
+            layer.train_with(optimizer, scheduler, mode, self._rates)
+        self._trained, self._facts = TrainedSet(self.module, self.layers), tuple(facts)
 
     def _assembled(self, shard: Callable[[torch.nn.Module, Any], Any] | None) -> Lanes | None:
         """The device group that is this worker, with its layers cut; None where the worker is one process."""
@@ -191,7 +191,7 @@ class ParallelModel:
         assert self._make is not None
         module, layers = as_if_whole(self.module, self.layers)
         for layer in layers:
-            layer.train_with(self._make, self._schedule)
+            layer.train_with(self._make, self._schedule, rates=self._rates)
         layout = self._layout_of(module, layers)
         self._vectors = LayerVectors(layout, encoding, pieces_of(layout, layers, self.layers, lanes.lane, lanes.size))
 

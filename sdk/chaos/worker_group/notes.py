@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from chaos.sync.every_step import EveryStep
+from chaos.sync.learning_rate import LearningRates
 from chaos.sync.notes import Agreed, NotesLayout, Numbers
 from chaos_protocols.worker_group.said import NotesSpec, Said
 
@@ -50,6 +52,19 @@ class SiteNotes:
     def carry(self, spec: NotesSpec, read: Callable[[Numbers], Agreed], factor: Callable[[], float] = _one) -> None:
         """Rounds have these notes; `read` learns from their averages, also what `factor` learning rates have then."""
         self.spec, self._read, self._factor = spec, read, factor
+
+    def carry_for_layers(self, mode: EveryStep, optimizers: Sequence[str]) -> LearningRates:
+        """Rounds have the notes of this mode, of a model of stages. What the layers' learning rates follow."""
+        spec, rates = mode.noted(optimizers), LearningRates(mode.rule)
+        if spec is not None:
+            layout = NotesLayout(optimizers, spec.metrics)
+
+            def read(numbers: Numbers) -> Agreed:
+                rates.read(numbers[layout.count :])
+                return layout.read(numbers[: layout.count])
+
+            self.carry(spec, read, lambda: rates.factor)
+        return rates
 
     # ---- what the script says
 

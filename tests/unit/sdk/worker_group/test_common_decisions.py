@@ -100,9 +100,10 @@ def test_what_stages_have_not_is_refused_and_not_passed_over(given: dict[str, An
         stages(**given)
 
 
-def test_learning_rates_of_stages_follow_no_rule() -> None:
-    with pytest.raises(ValueError, match="leave out lr_rule=, or keep the model whole"):
-        stages(sync=EveryStep(lr_rule=LearningRateRule(kind="linear", reference=16)))
+@each_kind
+def test_learning_rates_follow_a_rule(make: Callable[..., Coordinator]) -> None:
+    with make(sync=EveryStep(lr_rule=LearningRateRule(kind="linear", reference=16))) as coordinator:
+        assert coordinator.lr_factor == 1.0 and coordinator.metrics == {}
 
 
 @pytest.mark.parametrize("make", [stages, replicas])
