@@ -310,7 +310,6 @@ def _plain_local_steps(sync: SyncMode | None, how: str) -> DiLoCo | None:
         "fragments=": plan.fragments > 1 and how != "replicate()",
         "delay=": plan.delay,
         "pace='time'": plan.by_time,
-        "metrics=": sync.tells_metrics,
     }
     if missing := " and no ".join(name for name, is_wanted in wanted.items() if is_wanted):
         raise ValueError(f"{type(sync).__name__} with {how} has no {missing} yet; leave it out, on all sites")

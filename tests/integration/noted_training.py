@@ -15,18 +15,20 @@ from tests.integration import ordinary_training, replica_training, site_training
 from tests.integration.site_training import GLOBAL_BATCH, MICRO_BATCH, Points, WrittenLines, make_model
 from tests.rigs import devices
 
-from chaos import Coordinator, EveryStep, LearningRateRule
+from chaos import Coordinator, DiLoCo, EveryStep, LearningRateRule
 
 LR = 1e-2
 
 
 @dataclass
 class Told:
-    """Writes down what this process heard after each step; `wants`: the round from which on its site wants to end."""
+    """Writes down what this process heard after each step; `wants`: the round from which on its site wants to end.
+    `steps`: by local steps, and not by rounds."""
 
     coordinator: Coordinator
     path: str
     wants: int
+    steps: bool = False
     heard: int = 0
     model: torch.nn.Module | None = None
     """As a whole, where this process has it so."""
@@ -35,19 +37,22 @@ class Told:
         """Asked once a step, as scripts do."""
         coordinator = self.coordinator
         stops = coordinator.should_stop(coordinator.round >= self.wants)
-        if coordinator.round > self.heard:
-            self.heard = coordinator.round
+        now = coordinator.steps if self.steps else coordinator.round
+        if now > self.heard:
+            self.heard = now
             whole = "" if self.model is None else ordinary_training.digest(list(self.model.parameters()))
-            entry = [os.getpid(), coordinator.round, stops, coordinator.metrics, coordinator.epoch]
+            entry = [os.getpid(), now, stops, coordinator.metrics, coordinator.epoch]
             entry += [coordinator.lr_factor, whole]
             with open(self.path, "a", encoding="utf-8") as out:
                 out.write(json.dumps(entry) + "\n")
         return stops
 
 
-def mode(given: dict[str, Any]) -> EveryStep:
-    """`rule`: for learning rates; `reference`: by default the weight of one site. `whole`: each worker of stages has all
-    layers."""
+def mode(given: dict[str, Any]) -> EveryStep | DiLoCo:
+    """`rule`: for learning rates; `reference`: by default the weight of one site. `whole`: each worker of stages has
+    all layers. `every`: local steps."""
+    if given["every"]:
+        return DiLoCo(every=given["every"], metrics=("loss",))
     rule = given["rule"]
     lr_rule = LearningRateRule(kind=rule, reference=given.get("reference", GLOBAL_BATCH)) if rule else None
     return EveryStep(notes=True, metrics=("loss",), lr_rule=lr_rule)
@@ -81,9 +86,9 @@ def replicas(given: dict[str, Any], coordinator: Coordinator, told: Told) -> Non
         rounds_per_epoch=3,
     )
     for inputs, targets in _loader(coordinator, given):
-        touch(coordinator.round, "forward")
+        touch(coordinator.steps, "forward")
         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
-        touch(coordinator.round, "backward")
+        touch(coordinator.steps, "backward")
         loss.backward()
         coordinator.report(loss=loss.item())
         coordinator.log(loss=loss.item())
@@ -97,7 +102,7 @@ def ordinary(given: dict[str, Any], coordinator: Coordinator, told: Told) -> Non
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
     coordinator.register(model=model, optimizer=optimizer, sync=mode(given), rounds_per_epoch=3)
     while not told.ends():
-        ordinary_training.backward(model, coordinator.round + 1, given["seed"])
+        ordinary_training.backward(model, coordinator.steps + 1, given["seed"])
         coordinator.report(loss=float(given["seed"]))
         coordinator.step(samples=GLOBAL_BATCH)
 
@@ -112,11 +117,11 @@ KINDS = {"stages": stages, "replicas": replicas, "ordinary": ordinary}
 
 
 def train(kind: str, *, told: str, standalone: bool = True, logged: str = "", **more: Any) -> None:
-    given = {"steps": 20, "seed": 7, "rule": "", "wants": 4, **more}
+    given = {"steps": 20, "seed": 7, "rule": "", "wants": 4, "every": 0, **more}
     with Coordinator(standalone=standalone, handle_signals=False, verbose=False) as coordinator:
         if logged:
             coordinator.log_to(lambda: WrittenLines(logged))
-        KINDS[kind](given, coordinator, Told(coordinator, told, given["wants"]))
+        KINDS[kind](given, coordinator, Told(coordinator, told, given["wants"], given["every"] > 0))
 
 
 def main() -> None:

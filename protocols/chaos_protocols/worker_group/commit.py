@@ -9,7 +9,7 @@ import math
 
 from chaos_protocols.worker_group.messages import CommitStep, Reduced, Stepped
 from chaos_protocols.worker_group.round_steps import RoundSteps
-from chaos_protocols.worker_group.said import Said, together
+from chaos_protocols.worker_group.said import PhaseSaid, Said, together
 from chaos_protocols.worker_group.tags import Step
 
 NORM_EPSILON = 1e-6
@@ -45,9 +45,11 @@ class StepCollector:
         micro_batches: int,
         clip_norm: float | None,
         rounds: RoundSteps = RoundSteps(),  # noqa: B008 - frozen
+        phase: PhaseSaid | None = None,
     ) -> None:
+        """`phase`: of the local steps before one that computes nothing."""
         self.step = step
-        self._rounds = rounds
+        self._rounds, self._phase = rounds, phase or PhaseSaid()
         self._workers = workers
         self._layers, self._micro_batches, self._clip_norm = layers, micro_batches, clip_norm
         self._reduced: set[int] = set()
@@ -106,7 +108,11 @@ class StepCollector:
         the plan. Raises `NotFinite`.
         """
         if not self._rounds.computes(self.step):
-            return CommitStep(step=self.step, divisor=1.0, factor=1.0, loss=math.nan, norm=math.nan)
+            phase = self._phase
+            words, void = phase.said, not phase.counted
+            return CommitStep(
+                step=self.step, divisor=1.0, factor=1.0, loss=phase.loss, norm=phase.norm, said=words, void=void
+            )
         if set(self._squares) != set(range(self._layers)) or len(self._losses) != self._micro_batches:
             raise AssertionError(
                 f"step {self.step} was reduced with {len(self._squares)} of {self._layers} layers and "

@@ -276,7 +276,7 @@ class WorkerGroupMachine(ToBeDone):
         except NotFinite as error:
             self.end(str(error))
             return
-        if commit.void:
+        if commit.void and self.rounds.computes(commit.step):
             self.note("step-skipped", self._steps.skipped, step=commit.after)
         self.commit(commit)
 

@@ -3,11 +3,13 @@
 Whether the training should end, figures for all sites (`report`), figures for the operator (`log`). A script that
 computes micro-batches itself says it with each of them, so that a step which is done again is said again, and once; one
 whose step is a single call says it once a worker. The site wants to end where somebody has said so and nobody has said
-no; its figures are the means over those who have one, added in a fixed order, whichever worker computed what.
+no; its figures are the means over those who have one, added in a fixed order, whichever worker computed what. With
+local steps a round has the last word of each kind that was said since the one before.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, TypeAlias
 
@@ -50,6 +52,26 @@ class NotesSpec(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.metrics:
             found += [said.reported.get(name, 0.0), 1.0 if name in said.reported else 0.0]
         return (*found, *((weight, 1.0 if weight else 0.0) if self.weighed else ()))
+
+
+class PhaseSaid:
+    """What a site has said in its local steps since the last round. `loss`, `norm`: of the last of them. `counted`: how
+    many have changed something. Owned by who commits them."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """A phase begins."""
+        self.said, self.counted = NOTHING, 0
+        self.loss = self.norm = math.nan
+
+    def add(self, said: Said, loss: float, norm: float, *, counts: bool) -> None:
+        """A local step is committed."""
+        ends = self.said.ends if said.ends is None else said.ends
+        self.said = Said(ends=ends, reported={**self.said.reported, **said.reported})
+        self.loss, self.norm = loss, norm
+        self.counted += counts
 
 
 def together(said: Mapping[int, Said]) -> Said:

@@ -9,6 +9,7 @@ import msgspec
 from chaos_protocols.worker_group.commit import NotFinite, StepCollector
 from chaos_protocols.worker_group.messages import CommitStep, GroupHello
 from chaos_protocols.worker_group.round_steps import RoundSteps
+from chaos_protocols.worker_group.said import PhaseSaid
 from chaos_protocols.worker_group.settings import SKIPPED_MAX
 from chaos_protocols.worker_group.tags import Step
 
@@ -19,7 +20,7 @@ class CountedSteps:
 
     def __init__(self, *, skips: bool = False) -> None:
         self._skips, self._in_a_row = skips, 0
-        self.rounds = RoundSteps()
+        self.rounds, self._phase = RoundSteps(), PhaseSaid()
         self.skipped = ""
         """Why the last one that was left out was."""
         self.committed = -1
@@ -43,6 +44,7 @@ class CountedSteps:
             micro_batches=hello.micro_batches,
             clip_norm=hello.clip_norm,
             rounds=self.rounds,
+            phase=self._phase,
         )
         return self.collector
 
@@ -69,6 +71,10 @@ class CountedSteps:
     def count(self, commit: CommitStep) -> None:
         """From now on this step counts."""
         self.committed, self.step, self.last = commit.step, commit.after, commit
+        if commit.shared or not self.rounds.computes(commit.step):
+            self._phase.begin()
+        else:
+            self._phase.add(commit.said, commit.loss, commit.norm, counts=not commit.void)
         if commit.shared and self.rounds.computes(commit.step):
             self._in_a_row = 0
         if commit.vain:
@@ -82,6 +88,7 @@ class CountedSteps:
 
     def go_on_from(self, step: Step) -> None:
         """The state is that of this step, from elsewhere."""
+        self._phase.begin()
         self.committed, self.step, self.last = step - 1, step, None
         if self.collector is not None:
             self.collector.go_to(step, self.rounds)

@@ -31,6 +31,7 @@ from chaos.sync.notes import NotesLayout
 from chaos.sync.outer import MEAN, OuterSGD
 from chaos_protocols.names import PARTS_MAX
 from chaos_protocols.wire.state_spec import MODE
+from chaos_protocols.worker_group.said import NotesSpec
 
 EVERY_MAX = 1_000_000
 """Steps of a phase: what is more is a slip."""
@@ -102,10 +103,9 @@ class DiLoCo:
         )
         self._metrics = tuple(metrics)
 
-    @property
-    def tells_metrics(self) -> bool:
-        """Whether rounds carry figures of the script."""
-        return bool(self._metrics)
+    def noted(self) -> NotesSpec:
+        """Which numbers stand in front of a round's vector, for people's figures and a common end."""
+        return NotesSpec(optimizers=0, metrics=NotesLayout((), self._metrics).metrics)
 
     def facts(self) -> Sequence[str]:
         plan = self.plan

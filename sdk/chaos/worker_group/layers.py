@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from chaos.frameworks.base import StateItem
 from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_buffers import ModelBuffer
 from chaos.frameworks.torch_names import buffers_of
@@ -48,6 +49,7 @@ class Layer(HeldPart):
         self._schedule: MakeScheduler | None = None
         self._mode: DiLoCo | None = None
         self._rates = LearningRates(None)
+        self._heard: StateItem | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._framework: TorchFramework | None = None
         self._all = list(module.parameters())
@@ -81,11 +83,13 @@ class Layer(HeldPart):
         schedule: MakeScheduler | None = None,
         mode: DiLoCo | None = None,
         rates: LearningRates | None = None,
+        heard: StateItem | None = None,
     ) -> None:
         """Give it its optimizer, and that its scheduler, which steps with each update. `rates`: what its learning rates
-        follow, one for all layers. Raises ValueError on what cannot be moved (chaos.frameworks.torch), and on a
-        scheduler of something else."""
-        self._make, self._schedule, self._mode, self._rates = make, schedule, mode, rates or self._rates
+        follow, one for all layers; `heard`: see `LocalPhase`. Raises ValueError on what cannot be moved
+        (chaos.frameworks.torch), and on a scheduler of something else."""
+        self._make, self._schedule, self._mode = make, schedule, mode
+        self._rates, self._heard = rates or self._rates, heard or self._heard
         self._registered = self._registered or names_of(self._script_has)
         self._all, self.phase = list(self.module.parameters()), None
         tensors = [*self.module.named_parameters(), *kept_buffers(self.module).items()]
@@ -103,7 +107,7 @@ class Layer(HeldPart):
                 self._framework.check_learning_rates()
             self._framework.release()  # of all layers' watches each would hear of each layer's step
             self._optimizer = optimizer
-            self.phase = None if mode is None else LayerPhase(mode, self._framework)
+            self.phase = None if mode is None else LayerPhase(mode, self._framework, self._heard)
         items = plain if self._framework is None else [*self._framework.items, *self._rates.items]
         if self.phase is not None:  # what is common is put first: it puts the live values, too
             items = [*self.phase.common, *items, *self.phase.marks]

@@ -133,6 +133,11 @@ class InGroup(ABC):
         except (GroupEnded, GenerationEnded, GroupFailed):
             pass  # nobody wants it any more
 
+    @property
+    def _all_end(self) -> bool:
+        """All sites have ended with the round that has led to this state."""
+        return self._training.notes.ends and self._rounds.position(self._tag.step) == 0
+
     # ---- a step
 
     def _pass_over(self, vain: int) -> None:
@@ -195,7 +200,7 @@ class InGroup(ABC):
             case TakeState():
                 memory.load(self._training.parts, self._rounds.round_of(order.step))
                 self._run, self._holds, self._part = None, True, False
-                self._training.notes.agreed = None  # who came later has heard nothing either
+                self._training.notes.forget()  # who came later has heard nothing either
                 self._tag = StepTag(generation=line.generation, step=order.step, phase=StepPhase.COMPUTE)
                 line.send(StateTaken(generation=line.generation, step=order.step))
                 self._refresh()
@@ -247,9 +252,11 @@ class InGroup(ABC):
         )
 
     def _learn(self, commit: CommitStep) -> None:
-        """What all sites, or all workers of the only one, have said with this step."""
+        """What all sites, or all workers of the only one, have said with this step, if it is that of a round."""
         notes = self._training.notes
-        if notes.spec is None or commit.void:
+        if notes.spec is None or commit.void or commit.vain:
+            return
+        if not commit.shared and not self._rounds.gives(commit.step):
             return
         if not commit.shared:
             notes.learn_alone(commit.said, commit.step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chaos.frameworks.base import Bytes, in_vector_order
+from chaos.frameworks.base import Bytes, StateItem, in_vector_order
 from chaos.frameworks.torch import TorchFramework
 from chaos.sync.local_steps import DiLoCo
 from chaos.worker_group.local_phase import LocalPhase
@@ -14,8 +14,8 @@ from chaos.worker_group.local_phase import LocalPhase
 class LayerPhase(LocalPhase):
     """Of one layer that is trained here."""
 
-    def __init__(self, mode: DiLoCo, framework: TorchFramework) -> None:
-        super().__init__(mode, framework)
+    def __init__(self, mode: DiLoCo, framework: TorchFramework, heard: StateItem | None = None) -> None:
+        super().__init__(mode, framework, heard)
         self.room: Bytes = np.zeros(self.session.contribution.size_bytes, dtype=np.uint8)
         """What it gives to a round, or the result of one; `places`: where each tensor of the layer lies there."""
         slots = in_vector_order(framework.slots)

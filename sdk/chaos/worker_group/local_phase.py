@@ -19,16 +19,17 @@ from chaos_protocols.worker_group.round_steps import RoundSteps
 
 
 class LocalPhase:
-    """`mode`: local steps without delay and pace by time."""
+    """`mode`: local steps without delay and pace by time. `heard`: what all sites said in the last round; None: nobody
+    asks."""
 
-    def __init__(self, mode: DiLoCo, framework: TorchFramework) -> None:
+    def __init__(self, mode: DiLoCo, framework: TorchFramework, heard: StateItem | None = None) -> None:
         self.session: LocalStepsSession = mode.start(framework)
         self.facts = tuple(mode.facts())
         self.rounds = RoundSteps(mode.plan.steps)
         flags = [each.flag for each in self.common if isinstance(each, CommittedItem)]
-        self.marks: Sequence[StateItem] = [*flags, self.session.behind]
+        self.marks: Sequence[StateItem] = [*flags, self.session.behind, *(() if heard is None else (heard,))]
         """Of what is common by its value at the end of a round: whether the live value is this site's alone. And how
-        many steps are in what is given next."""
+        many steps are in what is given next, and what was heard."""
         self.behind = 0.0
         """In what was given last: local steps that have changed something."""
 

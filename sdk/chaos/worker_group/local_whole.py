@@ -26,9 +26,14 @@ class WholePhase(LocalPhase):
     """`on_average`: called with the site's mean gradients before each local step."""
 
     def __init__(
-        self, mode: DiLoCo, framework: TorchFramework, module: torch.nn.Module, on_average: UpdateHook | None
+        self,
+        mode: DiLoCo,
+        framework: TorchFramework,
+        module: torch.nn.Module,
+        on_average: UpdateHook | None,
+        heard: StateItem | None = None,
     ) -> None:
-        super().__init__(mode, framework)
+        super().__init__(mode, framework, heard)
         self._framework, self._on_average = framework, on_average
         self._buffers = list(new_buffers("step", module, []))
         """As the last local step left them: each micro-batch begins with these. The framework keeps them as the last

@@ -34,7 +34,7 @@ from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.making import MakeOptimizer, MakeScheduler, check_makers
 from chaos.worker_group.measuring import Measured, measure
 from chaos.worker_group.modules import check_covered, modules_of
-from chaos.worker_group.notes import LOCAL_STEPS, SiteNotes, nowhere
+from chaos.worker_group.notes import SiteNotes, nowhere
 from chaos.worker_group.others import LayersSession
 from chaos.worker_group.pieces import pieces_of
 from chaos.worker_group.refused import check_layers, check_loss, check_modules
@@ -145,13 +145,12 @@ class ParallelModel:
                 "what is to be trained before parallelize()"
             )
         self._make, self._schedule, self._clip_norm, self._mode = optimizer, scheduler, clip_norm, mode
-        if mode is not None:
-            self.notes.missing = LOCAL_STEPS
-        elif isinstance(sync, EveryStep) and sync.facts():
+        heard = None if mode is None else self.notes.carry_for_local_steps(mode)
+        if isinstance(sync, EveryStep) and sync.facts():
             self._every_step = sync
             self._rates = self.notes.carry_for_layers(sync, OPTIMIZERS)
         for layer in self.layers:
-            layer.train_with(optimizer, scheduler, mode, self._rates)
+            layer.train_with(optimizer, scheduler, mode, self._rates, heard)
         self._trained, self._facts = TrainedSet(self.module, self.layers), tuple(facts)
 
     def _assembled(self, shard: Callable[[torch.nn.Module, Any], Any] | None) -> Lanes | None:

@@ -10,15 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from chaos.frameworks.base import Bytes, MadeItem, StateItem
 from chaos.sync.every_step import EveryStep
 from chaos.sync.learning_rate import LearningRates
+from chaos.sync.local_steps import DiLoCo
 from chaos.sync.notes import Agreed, NotesLayout, Numbers
+from chaos_protocols.wire.state_spec import Item
 from chaos_protocols.worker_group.said import NotesSpec, Said
 
-LOCAL_STEPS = (
-    "of a mode with local steps the workers of a site have none yet: leave should_stop(), report() and metrics out, "
-    "show figures by coordinator.log(...), and end the loop by what is the same in every process (steps= of the loader)"
-)
 REPORTED, LOGGED = "reported", "logged"
 
 Words = dict[tuple[str, str], float]
@@ -41,6 +40,8 @@ class SiteNotes:
         """Of a global batch."""
         self._read: Callable[[Numbers], Agreed] | None = None
         self._factor: Callable[[], float] = _one
+        self._heard: Numbers | None = None
+        """The numbers behind `agreed`."""
         self._ends: bool | None = None
         self._now: Words = {}
         self._before: Words = {}
@@ -52,6 +53,24 @@ class SiteNotes:
     def carry(self, spec: NotesSpec, read: Callable[[Numbers], Agreed], factor: Callable[[], float] = _one) -> None:
         """Rounds have these notes; `read` learns from their averages, also what `factor` learning rates have then."""
         self.spec, self._read, self._factor = spec, read, factor
+
+    def carry_for_local_steps(self, mode: DiLoCo) -> StateItem:
+        """Rounds have the notes of this mode. What was heard last, as an item: who comes within a phase has heard the
+        same."""
+        spec = mode.noted()
+        self.carry(spec, NotesLayout((), spec.metrics).read)
+        item = Item("phase.heard", "float64", (1 + spec.count,))
+        return MadeItem(item=item, get=self._heard_bytes, put=self._hear_bytes)
+
+    def _heard_bytes(self) -> Bytes:
+        """Whether anything was heard, and what."""
+        assert self.spec is not None
+        heard = self._heard
+        return np.array([0.0] * (1 + self.spec.count) if heard is None else [1.0, *heard]).view(np.uint8)
+
+    def _hear_bytes(self, data: Bytes) -> None:
+        known, *numbers = data.view(np.float64).tolist()
+        self.forget() if not known else self.learn(numbers)
 
     def carry_for_layers(self, mode: EveryStep, optimizers: Sequence[str]) -> LearningRates:
         """Rounds have the notes of this mode, of a model of stages. What the layers' learning rates follow."""
@@ -138,7 +157,12 @@ class SiteNotes:
     def learn(self, numbers: Sequence[float] | Numbers) -> None:
         """A round was averaged over these."""
         if self._read is not None:
-            self.agreed = self._read(np.asarray(numbers, dtype=np.float64))
+            self._heard = np.array(numbers, dtype=np.float64)
+            self.agreed = self._read(self._heard)
+
+    def forget(self) -> None:
+        """The state came from elsewhere: nothing was heard of the round that led to it."""
+        self.agreed = self._heard = None
 
     def learn_alone(self, said: Said, step: int) -> None:
         """The same of a step that is this site's alone; `step`: how many came before."""

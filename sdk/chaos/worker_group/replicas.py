@@ -20,7 +20,7 @@ from chaos.worker_group.groups import Groups
 from chaos.worker_group.life import InGroup
 from chaos.worker_group.line import GenerationEnded, GroupEnded
 from chaos.worker_group.passes import Passes
-from chaos.worker_group.session import Training, reduced, update
+from chaos.worker_group.session import OwnRounds, Training, reduced, update
 from chaos.worker_group.spans import SpanLog
 from chaos.worker_group.summed import SummedSession
 from chaos.worker_group.summing import StepSums
@@ -120,7 +120,7 @@ class ReplicaAlone:
     speaks = True
 
     def __init__(self, training: WholeTraining) -> None:
-        self._training = training
+        self._training, self._rounds = training, OwnRounds(training)
         self._run = self._begin()
         self._collector = StepCollector(
             step=0,
@@ -160,12 +160,10 @@ class ReplicaAlone:
             commit = self._collector.complete()
         except NotFinite as error:
             raise ValueError(str(error)) from None
-        notes.learn_alone(commit.said, commit.step)
+        self._rounds.learn(commit)
         update(self._training.parts, run, commit)
         notes.committed(self.updates, commit.said)
-        every = self._training.every
-        if every and self.updates % every == 0:
-            self._training.whole.end_alone(self.updates // every)
+        self._rounds.counted(commit)
 
     def doing(self, work: Work) -> None:
         """Nobody looks."""
@@ -221,6 +219,8 @@ class ReplicaTogether(InGroup):
         self._handed: Any = None
         self._over = False
         """All have ended with the last step, as this worker was told when it had stopped."""
+        self._undealt = False
+        """Nothing of the last step was for this worker: its script hears nothing of it."""
         self._turned: Any = None
         """Marks of the device: the script was dealt its micro-batch; the forward pass was over, None: none was seen."""
 
@@ -256,7 +256,7 @@ class ReplicaTogether(InGroup):
         the same step as at other workers that all end."""
         while self._tag.phase is StepPhase.REDUCED and not self._installed:
             try:
-                self._over = self._install() is not None and self._training.notes.ends
+                self._over = self._install() is not None and self._all_end
             except (GenerationEnded, GroupFailed) as error:
                 self._interrupted(error)
 
@@ -289,7 +289,7 @@ class ReplicaTogether(InGroup):
             if self._over:
                 return False
             if (not self._installed or self.line.halted()) and self._install() is not None:
-                self._over = self._training.notes.ends
+                self._over = self._all_end
                 continue
             if self._held() is not None or self._tag.step >= self._rounds.after(self._training.loader.steps):
                 return False
@@ -297,6 +297,7 @@ class ReplicaTogether(InGroup):
             if self._rounds.computes(self._tag.step):
                 return True
             self._reduced(None, 0)
+            self._over = self._undealt and self._all_end
 
     def doing(self, work: Work) -> None:
         if work is Work.BACKWARD:
@@ -307,10 +308,11 @@ class ReplicaTogether(InGroup):
         while self._stand_by():
             run = self._computing = self._computing or self._begin()
             if run.due:
-                self._handed, self._turned = run.computing.mark(), None
+                self._handed, self._turned, self._undealt = run.computing.mark(), None, False
                 return self.updates, run.due[0]
-            self._close_step(run)  # nothing of this step was for this worker
-            if self._training.notes.ends:
+            self._undealt = True
+            self._close_step(run)
+            if self._all_end:
                 return None
         return None
 

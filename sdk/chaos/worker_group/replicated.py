@@ -26,7 +26,7 @@ from chaos.worker_group.greeting import greeting
 from chaos.worker_group.held import digest_of
 from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.model import WorkersEnded
-from chaos.worker_group.notes import LOCAL_STEPS, SiteNotes, nowhere
+from chaos.worker_group.notes import SiteNotes, nowhere
 from chaos.worker_group.replicas import (
     ReplicaAlone,
     ReplicaTogether,
@@ -90,8 +90,8 @@ class Replicated:
         self._summed = EveryStep().start(framework)
         if isinstance(mode, EveryStep):
             return self._train_every_step(framework, mode)
-        self.notes.missing = LOCAL_STEPS
-        self._whole = WholeModel(self.module, framework, self._summed, mode, self._on_average)
+        heard = self.notes.carry_for_local_steps(mode)
+        self._whole = WholeModel(self.module, framework, self._summed, mode, self._on_average, heard)
         assert self._whole.phase is not None
         return self._whole.phase.session
 

@@ -27,7 +27,7 @@ from chaos_protocols.worker_group.messages import (
     CommitStep,
     Reduced,
 )
-from chaos_protocols.worker_group.said import NOTHING, Said, together
+from chaos_protocols.worker_group.said import NOTHING, PhaseSaid, Said, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +135,28 @@ def stream_of_one(layers: int, micro_batches: int) -> tuple[Instruction, ...]:
     return tuple(i for g in range(micro_batches) for i in (ForwardPass(g, 0, layers), BackwardPass(g, 0, layers)))
 
 
+class OwnRounds:
+    """Of one process by itself."""
+
+    def __init__(self, training: Training) -> None:
+        self._training, self._phase = training, PhaseSaid()
+
+    def learn(self, commit: CommitStep) -> None:
+        """A step is about to be applied."""
+        if not self._training.every:
+            self._training.notes.learn_alone(commit.said, commit.step)
+
+    def counted(self, commit: CommitStep) -> None:
+        """It was; with local steps a round may end with it."""
+        every = self._training.every
+        self._phase.add(commit.said, commit.loss, commit.norm, counts=True)
+        if every and commit.after % every == 0:
+            for part in self._training.parts:
+                part.end_alone(commit.after // every)
+            self._training.notes.learn_alone(self._phase.said, commit.step)
+            self._phase.begin()
+
+
 class TrainsAlone:
     """A worker group of one."""
 
@@ -142,7 +164,7 @@ class TrainsAlone:
     speaks = True
 
     def __init__(self, training: ChainTraining) -> None:
-        self._training = training
+        self._training, self._rounds = training, OwnRounds(training)
         layers, loader = len(training.layers), training.loader
         self._task = Task(
             share=Share(first_layer=0, last_layer=layers, stream=stream_of_one(layers, loader.micro_batches)),
@@ -178,13 +200,10 @@ class TrainsAlone:
             commit = self._collector.complete()
         except NotFinite as error:
             raise ValueError(str(error)) from None
-        notes.learn_alone(commit.said, step)
+        self._rounds.learn(commit)
         update(self._training.layers, run, commit)
         notes.committed(step + 1, commit.said)
-        every = self._training.every
-        if every and (step + 1) % every == 0:
-            for layer in self._training.layers:
-                layer.end_alone((step + 1) // every)
+        self._rounds.counted(commit)
         return Applied(step=step + 1, loss=commit.loss, norm=commit.norm)
 
     def failed(self, error: BaseException) -> None:

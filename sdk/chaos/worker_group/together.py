@@ -41,7 +41,7 @@ class TrainsTogether(InGroup):
                 try:
                     if not self._installed or self.line.halted():
                         again = self._install()
-                        if again is not None and self._training.notes.ends:
+                        if again is not None and self._all_end:
                             return self._last_of_all(again)
                         if again is not None:  # its script hears of it under the next plan, before the next step
                             applied, interrupted = again, True

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from chaos.frameworks.base import Bytes, Framework, SlotKind, UpdateHook, What, in_vector_order
+from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, UpdateHook, What, in_vector_order
 from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_state import TensorItem
 from chaos.sync.base import SyncSession
@@ -42,8 +42,9 @@ class WholeModel(HeldPart):
         session: EveryStepSession,
         mode: DiLoCo | None = None,
         on_average: UpdateHook | None = None,
+        heard: StateItem | None = None,
     ) -> None:
-        """`on_average`: of a mode with local steps; otherwise the framework calls it."""
+        """`on_average`: of a mode with local steps; otherwise the framework calls it. `heard`: see `LocalPhase`."""
         super().__init__(0)
         self.module, self._framework, self._session = module, framework, session
         slots = self._slots = in_vector_order(framework.slots)
@@ -60,7 +61,7 @@ class WholeModel(HeldPart):
         parameters = [each for each in session.items if isinstance(each, TensorItem)]
         if mode is not None:
             assert isinstance(framework, TorchFramework)
-            self.phase = WholePhase(mode, framework, module, on_average)
+            self.phase = WholePhase(mode, framework, module, on_average, heard)
         items = session.items if self.phase is None else [*self.phase.common, *self.phase.own]
         self._consists_of(items, sum(each.get().size for each in parameters))
 

@@ -73,9 +73,8 @@ def test_a_schedule_gives_each_step_the_learning_rate_of_plain_torch() -> None:
         (LocalSGD(every=4, pace="time"), "LocalSGD with parallelize.. has no pace='time' yet"),
         (DiLoCo(every=4, fragments=2), "DiLoCo with parallelize.. has no fragments= yet"),
         (DiLoCo(every=4, delay=2), "DiLoCo with parallelize.. has no delay= yet"),
-        (DiLoCo(every=4, metrics=("loss",)), "DiLoCo with parallelize.. has no metrics= yet"),
     ],
-    ids=("overlap", "time", "fragments", "delay", "metrics"),
+    ids=("overlap", "time", "fragments", "delay"),
 )
 def test_a_mode_that_a_parallel_model_does_not_have_is_refused(mode: SyncMode, text: str) -> None:
     with Coordinator(standalone=True, handle_signals=False, sync=mode) as coordinator:

@@ -246,9 +246,8 @@ def test_the_common_model_is_shown_between_two_local_steps() -> None:
         (EveryStep(overlap=True), "EveryStep: a model of replicate.. is averaged at every"),
         (LocalSGD(every=4, pace="time"), "LocalSGD with replicate.. has no pace='time' yet"),
         (DiLoCo(every=4, delay=2), "DiLoCo with replicate.. has no delay= yet"),
-        (DiLoCo(every=4, metrics=("loss",)), "DiLoCo with replicate.. has no metrics= yet"),
     ],
-    ids=("overlap", "time", "delay", "metrics"),
+    ids=("overlap", "time", "delay"),
 )
 def test_a_mode_that_a_replicated_model_does_not_have_is_refused(mode: SyncMode, text: str) -> None:
     with Coordinator(standalone=True, handle_signals=False, sync=mode) as coordinator:
