@@ -4,8 +4,9 @@ Real workers (2 pipelines of 2 stages, `examples/site/train.py`) are killed by S
 of progress says forward, backward, summing, update or waiting; spares take their places, and when none is left the
 planner answers. Times run from the signal: until the controller has seen the death, until all survivors have stopped,
 until everybody is ready under the new plan, until its first step is done. The states of all layers after every step are
-compared with those of the same script in one process. Beside it, in turn: the same model with as many processes, as
-replicas that are all started again from a checkpoint (`full_restart`).
+compared with those of the same script in one process. Others are stopped (SIGSTOP), which shows by what they do not do
+alone: they are to be replaced within the failure timeout and half a second. Beside it, in turn: the same model with as
+many processes, as replicas that are all started again from a checkpoint (`full_restart`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ PAUSE_S = 1.0
 
 STEPS_OF_RETURNS = 100_000
 """More than there is time for: the training ends with the last return."""
+
+FAILURE_TIMEOUT_S = 1.0
+"""Of workers that are stopped, as `chaosd run` has it by itself."""
 
 RESTARTS = 3
 """Of the baseline, in each turn."""
@@ -99,7 +103,7 @@ async def strike(
     spares: int,
     seed: int,
     arguments: Sequence[str] = (),
-    failure_timeout_s: float = 1.0,
+    failure_timeout_s: float = FAILURE_TIMEOUT_S,
 ) -> Struck:
     """Train with `dp` x `pp` workers; strike one of those that train, `STEPS_BETWEEN` steps after the last recovery."""
     found = Struck()
@@ -255,10 +259,23 @@ async def come_back(count: int, *, dp: int, pp: int) -> list[Mapping[str, float]
     return found
 
 
+def stops(turns: int, *, seed: int) -> list[float]:
+    """Seconds until each of some workers that are stopped is replaced, five in a turn."""
+    found: list[float] = []
+    for turn in range(turns):
+        plan = [(work, signal.SIGSTOP) for work in PLACES]
+        struck = asyncio.run(strike(plan, dp=2, pp=2, spares=len(plan), seed=seed + turn))
+        if struck.failed or any(not each.ready_s for each in struck.strikes) or len(struck.strikes) < len(plan):
+            raise RuntimeError(f"the training was not struck as planned: {struck.failed or struck.strikes}")
+        found += [each.ready_s - each.sent_s for each in struck.strikes]
+    return found
+
+
 def run(*, short: bool, seed: int) -> Figures:
     """Kills in all places; equality, repeated steps, and seconds from the signal on. `over_full_restart`: ours, until
     the next step is done, over a full restart's. `seconds_of_return`: for which the others stand still when a restarted
-    worker takes its place; `seconds_of_return_deciding`: of those, until there was a plan."""
+    worker takes its place; `seconds_of_return_deciding`: of those, until there was a plan. `seconds_to_replace_stopped`:
+    from SIGSTOP until everybody is ready without that worker."""
     strikes: list[Strike] = []
     equals: list[bool] = []
     expected: list[list[str]] = []
@@ -272,6 +289,7 @@ def run(*, short: bool, seed: int) -> Figures:
         equals.append(equal(found, expected))
         strikes += found.strikes
         restarted += full_restarts(4, RESTARTS)
+    stopped = stops(1 if short else 4, seed=seed)
     returns = asyncio.run(come_back(2 if short else 8, dp=2, pp=3))
     seen = [each.seen_s - each.sent_s for each in strikes]
     stepped = [each.stepped_s - each.sent_s for each in strikes]
@@ -285,6 +303,10 @@ def run(*, short: bool, seed: int) -> Figures:
         "seconds_to_ready": spread([each.ready_s - each.sent_s for each in strikes]),
         "seconds_to_next_step": spread(stepped),
         "seconds_to_next_step_max": max(stepped),
+        "stops": len(stopped),
+        "seconds_to_replace_stopped": spread(stopped),
+        "seconds_to_replace_stopped_max": max(stopped),
+        "seconds_to_replace_stopped_bar": FAILURE_TIMEOUT_S + 0.5,
         "seconds_of_full_restart": spread(restarted),
         "seconds_of_return": spread([sum(each.values()) for each in returns]),
         "seconds_of_return_deciding": spread([each["deciding"] for each in returns]),

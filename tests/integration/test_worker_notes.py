@@ -92,6 +92,14 @@ async def test_a_worker_that_is_killed_changes_nothing_of_what_the_others_hear(
     assert last == shape["dp"] * shape["pp"] - killed, "all that live have heard the end"
 
 
+@pytest.mark.parametrize("kind", ["stages", "replicas"])
+async def test_a_spare_that_was_never_needed_ends_as_the_others_do(tmp_path: Path, kind: str) -> None:
+    """Its last report has no loss, which its script says to nobody: that was refused as no finite number."""
+    ran, told = await noted(tmp_path, kind, spares=1)
+    shape = SHAPES[kind]
+    assert ran.failed_after == "" and sum(WANTS + 1 in rounds for rounds in told.values()) == shape["dp"] * shape["pp"]
+
+
 def ordinary(site: Site, kind: str = "ordinary", **given: Any) -> Forked:
     """A site of one process, beside its daemon."""
     site.start()

@@ -244,6 +244,7 @@ class ParallelModel:
         except GroupEnded as error:
             batch.loader.ended = True
             session.ended()
+            self.notes.end()
             if str(error):
                 raise WorkersEnded(str(error)) from None
             return self._last or self._report(Applied(step=self.steps, loss=math.nan, norm=0.0), session, began_s)
@@ -253,6 +254,7 @@ class ParallelModel:
         batch.loader.step = applied.step
         if applied.step >= batch.loader.steps:
             session.close()
+            self.notes.end()
         for step, figures in self.notes.figures():
             self.logs(step, figures)
         self._last = self._report(applied, session, began_s)
@@ -328,7 +330,8 @@ class ParallelModel:
         loader.check_phases(self.every)
         if self._lanes is not None and not any(layer.alike for layer in self.layers):
             loader.read_part(self._lanes.lane, self._lanes.size)
-        measured = measure(self.layers, self._loss, loader, self._device)
+        with self.notes.unheard():
+            measured = measure(self.layers, self._loss, loader, self._device)
         training = ChainTraining(
             layers=self.layers,
             loss=self._loss,

@@ -6,7 +6,8 @@ that one. A step that is done again is said again, whether its script says the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class SiteNotes:
         self._before: Words = {}
         self._kept: Words = {}
         """Of `_before`, what went with micro-batches of the step under way."""
-        self._dealt = False
+        self._dealt = self._tried = self._over = False
         self._figures: list[tuple[int, Mapping[str, float]]] = []
 
     def carry(self, spec: NotesSpec, read: Callable[[Numbers], Agreed], factor: Callable[[], float] = _one) -> None:
@@ -97,6 +98,8 @@ class SiteNotes:
         """See `Coordinator.report`."""
         self._check("report()")
         assert self.spec is not None
+        if self._tried or self._over:
+            return
         NotesLayout((), self.spec.metrics).check(figures)
         self._now.update({(REPORTED, name): value for name, value in figures.items()})
 
@@ -104,7 +107,7 @@ class SiteNotes:
         """See `Coordinator.log`. False: no micro-batch is being computed with which they could go."""
         if self._dealt:
             self._now.update({(LOGGED, name): value for name, value in figures.items()})
-        return self._dealt
+        return self._dealt or self._tried
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -125,6 +128,19 @@ class SiteNotes:
     def _check(self, what: str) -> None:
         if self.spec is None:
             raise ValueError(f"{what} needs notes in the rounds; {self.missing}")
+
+    def end(self) -> None:
+        """No round is to come: what is reported goes nowhere. A spare that was never needed has no loss to tell."""
+        self._over = True
+
+    @contextlib.contextmanager
+    def unheard(self) -> Iterator[None]:
+        """A micro-batch is tried before the first step: what the loss or a layer says of it counts in none."""
+        self._tried = True
+        try:
+            yield
+        finally:
+            self._tried = False
 
     # ---- what a step takes of it
 

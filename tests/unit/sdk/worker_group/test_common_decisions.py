@@ -131,3 +131,31 @@ def test_what_is_logged_and_is_no_number_is_refused_with_its_name(value: Any, te
 def test_numbers_of_any_kind_are_logged(given: Any) -> None:
     with stages() as coordinator:
         coordinator.log(loss=given)
+
+
+def test_what_a_loss_says_of_the_micro_batch_that_is_tried_first_counts_in_no_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It went with the first step as one micro-batch more, so that the figure depended on the number of workers."""
+    logged: list[tuple[int, float]] = []
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        found = torch.nn.functional.cross_entropy(output, target)
+        coordinator.report(inner=found.item())
+        coordinator.log(inner=found.item())
+        return found
+
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=loss)
+        mode = EveryStep(notes=True, metrics=("inner", "before"))
+        coordinator.register(model=model, optimizer=make_optimizer, sync=mode)
+        monkeypatch.setattr(model, "logs", lambda step, figures: logged.append((step, figures["inner"])))
+        monkeypatch.setattr(coordinator, "_log_at", lambda step, figures: logged.append((step, figures["inner"])))
+        coordinator.report(before=3.0)
+        for batch in coordinator.loader(Points(), global_batch=16, micro_batch=4, seed=1, steps=2):
+            report = model.step(batch)
+            assert coordinator.metrics["inner"] == pytest.approx(report.loss, rel=1e-12)
+            assert logged[-1] == (report.step, pytest.approx(report.loss, rel=1e-12))
+            if report.step == 1:
+                assert coordinator.metrics["before"] == 3.0, "what the script says before its first step goes with it"
+    assert len(logged) == 2
