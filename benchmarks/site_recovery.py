@@ -274,8 +274,8 @@ def stops(turns: int, *, seed: int) -> list[float]:
 def run(*, short: bool, seed: int) -> Figures:
     """Kills in all places; equality, repeated steps, and seconds from the signal on. `over_full_restart`: ours, until
     the next step is done, over a full restart's. `seconds_of_return`: for which the others stand still when a restarted
-    worker takes its place; `seconds_of_return_deciding`: of those, until there was a plan. `seconds_to_replace_stopped`:
-    from SIGSTOP until everybody is ready without that worker."""
+    worker takes its place; `seconds_of_return_deciding`: of those, until there was a plan.
+    `seconds_to_replace_stopped`: from SIGSTOP until everybody is ready without that worker."""
     strikes: list[Strike] = []
     equals: list[bool] = []
     expected: list[list[str]] = []

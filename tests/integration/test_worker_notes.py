@@ -141,11 +141,11 @@ async def test_all_sites_hear_the_same_and_end_in_the_same_round(tmp_path: Path,
 async def test_a_site_of_one_process_hears_the_same_as_one_of_several(tmp_path: Path, kind: str) -> None:
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
         one, many = cluster.sites
-        process = await asyncio.to_thread(ordinary, one, kind, seed=11)
-        _, told = await group(many, "replicas")
+        process = await asyncio.to_thread(ordinary, one, kind, seed=11, rule="linear")
+        _, told = await group(many, "replicas", given={"rule": "linear"})
         await ended(process)
     (other,) = heard(one.folder / "told").values()
-    assert max(other) == WANTS + 1 and other[WANTS + 1][0]
+    assert max(other) == WANTS + 1 and other[WANTS + 1][0] and other[WANTS][3] == 2.0
     whole = 5 if kind == "replicas" else 4
     for rounds in told.values():
         assert {round: entry[:whole] for round, entry in rounds.items()} == {
