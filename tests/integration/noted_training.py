@@ -50,12 +50,18 @@ class Told:
 
 def mode(given: dict[str, Any]) -> EveryStep | DiLoCo:
     """`rule`: for learning rates; `reference`: by default the weight of one site. `whole`: each worker of stages has
-    all layers. `every`: local steps."""
+    all layers. `every`: local steps. `grouped`: several processes share the layers."""
     if given["every"]:
         return DiLoCo(every=given["every"], metrics=("loss",))
     rule = given["rule"]
     lr_rule = LearningRateRule(kind=rule, reference=given.get("reference", GLOBAL_BATCH)) if rule else None
     return EveryStep(notes=True, metrics=("loss",), lr_rule=lr_rule)
+
+
+def shard(layer: torch.nn.Module, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard  # here: the library takes a second for it
+
+    fully_shard(layer, mesh=mesh)
 
 
 def stages(given: dict[str, Any], coordinator: Coordinator, told: Told) -> None:
@@ -66,7 +72,7 @@ def stages(given: dict[str, Any], coordinator: Coordinator, told: Told) -> None:
 
     module = devices.placed(make_model())
     told.model = module if given.get("whole") else None
-    model = coordinator.parallelize(module, loss=loss)
+    model = coordinator.parallelize(module, loss=loss, device_group=shard if given.get("grouped") else None)
     coordinator.register(model=model, optimizer=site_training.make_optimizer, sync=mode(given), rounds_per_epoch=3)
     for batch in _loader(coordinator, given):
         report = model.step(batch)

@@ -189,6 +189,20 @@ async def test_a_worker_of_stages_that_comes_later_has_the_factor_of_the_others(
         assert all(entry[:4] == other[round][:4] for round, entry in rounds.items())
 
 
+@pytest.mark.long
+async def test_processes_that_share_layers_hear_the_same_and_follow_the_same_rule(tmp_path: Path) -> None:
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(ordinary, one, seed=11, rule="linear")
+        given = {"rule": "linear", "grouped": True}
+        ran, told = await group(many, "stages", given=given, dp=2, pp=1, group_size=2, faults="1.1:2:backward")
+        await ended(process)
+    (other,) = heard(one.folder / "told").values()
+    assert len(ran.struck) == 1 and not ran.of("state-differed") and len(told) == 4, ran.happened
+    for rounds in told.values():
+        assert all(entry[:4] == other[round][:4] for round, entry in rounds.items())
+
+
 @pytest.mark.parametrize("kind", ["stages", "replicas"])
 async def test_by_themselves_workers_have_the_factor_of_their_own_batch(tmp_path: Path, kind: str) -> None:
     _, told = await noted(tmp_path, kind, given={"rule": "sqrt", "reference": 4.0})

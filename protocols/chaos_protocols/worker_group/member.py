@@ -154,7 +154,7 @@ class RunMember:
             return
         self._answered.add(worker)
         if isinstance(message, ResultMeasured):
-            self._part.squares.update(message.squares)
+            self._part.measured(message.squares)
         if self._answered == self._workers:
             self._all_have()
             self._turn()
@@ -353,7 +353,7 @@ class RunMember:
             self._end(f"the daemon brings the result of round {order.round}, but the state is that of {now}")
         else:
             self._tell(wire.UpdateStarted(round=order.round))
-            self._part.squares.clear()
+            self._part.measure()
             if self._clipped and not order.void:
                 self._begin(order, Standing.MEASURING, MeasureResult(step=self._group.step))
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from chaos_protocols.wire import worker as wire
 from chaos_protocols.worker_group.commit import NotFinite, StepCollector
@@ -24,12 +25,20 @@ class RoundPart:
         self.own: CommitStep | None = None
         self.given: wire.RoundContributed | wire.RoundSkipped | None = None
         self.refused = ""
-        self.squares: dict[int, float] = {}
+        self._squares: dict[int, float] = {}
         """Of the layers' parts of a result, as far as workers have told."""
+
+    def measure(self) -> None:
+        """Another result is measured."""
+        self._squares.clear()
+
+    def measured(self, squares: Iterable[tuple[int, float]]) -> None:
+        """Of some layers' parts of it."""
+        self._squares.update(squares)
 
     def norm(self, layers: int) -> float:
         """Of a result of so many layers, added up in their order."""
-        return math.sqrt(sum(self.squares[layer] for layer in range(layers)))
+        return math.sqrt(sum(self._squares[layer] for layer in range(layers)))
 
     def summed(self, collector: StepCollector) -> None:
         """All workers have the sums."""

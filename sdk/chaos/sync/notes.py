@@ -63,8 +63,8 @@ class NotesLayout:
         for name, value in metrics.items():
             if name not in self.metrics:
                 raise ValueError(
-                    f"the metric {name!r} was not announced; name it on all sites: "
-                    f"EveryStep(notes=True, metrics={[*self.metrics, name]})"
+                    f"the metric {name!r} was not announced; name it in the mode, on all sites: "
+                    f"sync=EveryStep(notes=True, metrics={[*self.metrics, name]}), or metrics= of DiLoCo and LocalSGD"
                 )
             if not math.isfinite(value):
                 raise ValueError(f"the metric {name!r} is {value}; report finite numbers only")

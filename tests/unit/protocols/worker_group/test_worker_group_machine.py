@@ -9,6 +9,7 @@ from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
+from chaos_protocols.worker_group.said import Said
 from chaos_protocols.worker_group.settings import SKIPPED_MAX
 from chaos_protocols.worker_group.tags import StepPhase
 
@@ -311,6 +312,29 @@ def test_steps_of_rounds_which_compute_nothing_are_no_good_ones_between_those_le
     assert bench.phase is GroupPhase.TRAINING and bench.machine.step == SKIPPED_MAX + SKIPPED_MAX // 4
     overflow(bench)
     assert f"so were the {SKIPPED_MAX} steps before it" in ended(bench)
+
+
+def test_the_step_of_a_round_has_the_last_words_and_the_loss_of_the_local_steps_before_it() -> None:
+    """And nothing of the phase before."""
+
+    def end_phase() -> msg.CommitStep:
+        bench.told(msg.CommitStep)
+        for worker in range(4):
+            bench.say(worker, msg.Reduced(generation=1, step=bench.machine.step))
+        return bench.told(msg.CommitStep)[0]
+
+    bench = local(skip=True)
+    for said in (Said(ends=True, reported={"a": 1.0}), Said(reported={"b": 2.0}), Said(reported={"a": 3.0}), Said()):
+        bench.reduce(1, 2, 3)
+        told = ((0, said),) if said != Said() else ()
+        bench.say(0, msg.Reduced(generation=1, step=bench.machine.step, squares=((0, 4.0),), said=told))
+    commit = end_phase()
+    assert commit.said == Said(ends=True, reported={"a": 3.0, "b": 2.0}) and commit.loss == 2.0 and not commit.void
+    for _ in range(4):
+        overflow(bench)
+    commit = end_phase()
+    assert commit.void and commit.said == Said(), "nothing of the phase is left"
+    assert len([each for each in bench.taken(ev.NoteEvent) if each.kind == "step-skipped"]) == 4
 
 
 def test_replicas_that_differ_end_the_group() -> None:
