@@ -14,22 +14,20 @@ from tests.unit.protocols.worker_group.drawn_plan import LAYERS, drawn_plan
 from tests.unit.protocols.worker_group.early_deaths import EarlyDeaths
 from tests.unit.protocols.worker_group.group_bench import TOKEN, hello
 from tests.unit.protocols.worker_group.modelled_worker import Worker
+from tests.unit.protocols.worker_group.operated_world import OperatedWorld
 
 from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.phases import GroupPhase
-from chaos_protocols.worker_group.places import ORDERED_BY
 from chaos_protocols.worker_group.plan import Plan
-from chaos_protocols.worker_group.probation import TRY_AFTER_S
 from chaos_protocols.worker_group.settings import LAST_HOLDER_S, GroupSettings
 from chaos_protocols.worker_group.tags import StepPhase, StepTag
-from chaos_protocols.worker_group.uneven import LOOK_EVERY_S
 
 ACTIONS_MAX = 20_000
 
 
-class World:
+class World(OperatedWorld):
     """`faults`: how many workers die or hang in all; `orders`: how often an operator drains one, lets one in, or has
     the plan made anew; `uneven`: how often speeds are measured that are not those of before;
     `loaded`: none dies by itself and none hangs for good, they only get no processor. `copies`: how many holders of a
@@ -151,35 +149,6 @@ class World:
             for _ in range(self.draw.randrange(len(chosen.outgoing) + 1)):
                 chosen.outgoing.pop()  # not written any more
             self.die(chosen)
-
-    def order(self) -> None:
-        """An operator who does not always look who is there."""
-        self.orders -= 1
-        if self.draw.random() < 0.2:
-            self.ordered_now.add(None)
-            self.feed(ev.ReplanOrdered())
-            return
-        worker, drain = self.draw.randrange(len(self.workers) + 1), self.draw.random() < 0.7
-        self.ordered_now.add((worker, drain))
-        self.feed(ev.WorkerOrdered(worker=worker, drain=drain))
-
-    def measure(self) -> None:
-        self.uneven -= 1
-        chosen = self.draw.sample(sorted(self.workers), self.draw.randrange(3) % (len(self.workers) + 1))
-        speeds = {worker: self.draw.uniform(0.1, 2.0) for worker in chosen}
-        before = frozenset(worker for worker in chosen if self.draw.random() < 0.5)
-        for _ in range(2):
-            self.now_s += self.draw.uniform(0.0, 2 * self.draw.choice([LOOK_EVERY_S, TRY_AFTER_S]))
-            self.feed(ev.SpeedsMeasured(speeds=speeds, before=before))
-
-    def tried(self, wanted: ev.PreparePlan) -> None:
-        """A worker that was slow counts as fast from now on."""
-        self.tries += len(wanted.anew)
-        assert wanted.anew <= self.machine.present - wanted.drained, "who is tried may have layers"
-        for worker in wanted.anew:
-            rested_s = self.now_s - self.tried_s.get(worker, float("-inf"))
-            assert wanted.faster_by == ORDERED_BY or rested_s >= TRY_AFTER_S, "it is not tried all the time"
-            self.tried_s[worker] = self.now_s
 
     def die(self, worker: Worker) -> None:
         worker.alive = False

@@ -96,8 +96,7 @@ class RunWorld(World):
         self.steps = self.rounds.begin(self.last)
 
     def rounds_of(self, worker: Worker) -> RoundSteps:
-        """As it counts them."""
-        return RoundSteps(self.every, worker.vain)
+        return RoundSteps(self.every, worker.vain)  # as it counts them
 
     def behind(self, step: int) -> float:
         return float(self.every) if self.rounds.gives(step) and not self.is_empty(step) else 0.0
