@@ -6,8 +6,6 @@ outrun the vote or the log entry that it promises).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from chaos_protocols.agreement.raft.effects import HardState, Persist
@@ -30,15 +28,13 @@ class SendEnvelope(msgspec.Struct, frozen=True, kw_only=True):
     envelope: Envelope
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetTimer:
+class SetTimer(msgspec.Struct, frozen=True, kw_only=True):
     """Fire `TimerFired` at `at_s`; replaces the timer before."""
 
     at_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dial:
+class Dial(msgspec.Struct, frozen=True, kw_only=True):
     """Try to connect to `site`; ends with LinkUp or DialFailed."""
 
     site: SiteId
@@ -46,21 +42,18 @@ class Dial:
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseLink:
+class CloseLink(msgspec.Struct, frozen=True, kw_only=True):
     site: SiteId
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeLink:
+class ProbeLink(msgspec.Struct, frozen=True, kw_only=True):
     """Measure the rate from this site to `site`; ends with LinkProbed."""
 
     site: SiteId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRound:
+class OpenRound(msgspec.Struct, frozen=True, kw_only=True):
     """Be ready for the bulk messages of `tag`. `member`: this site will contribute; otherwise it only listens.
     `bounds`: what a site may give. `centred`: its `clip_radius` is around the result of the round before, else around
     zero."""
@@ -73,8 +66,7 @@ class OpenRound:
     centred: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contribute:
+class Contribute(msgspec.Struct, frozen=True, kw_only=True):
     """Give this site's part to the open round. `has_bytes` false: weight 0 and nothing in the arena (standby). `check`:
     what it says of its state. `ready_bytes`: only so many are in the arena, and another one follows, in which more are,
     or all (None); or, where `has_bytes` is false, whatever was not ready is no number (spec 9.39)."""
@@ -86,15 +78,13 @@ class Contribute:
     ready_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRound:
+class StopRound(msgspec.Struct, frozen=True, kw_only=True):
     """Take nothing more of `tag`, drop what it had. Results of finished rounds stay."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResult:
+class FetchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Get the result of `round` with this digest from a neighbour that has it (or will have it)."""
 
     round: int
@@ -102,8 +92,7 @@ class FetchResult:
     bounds: Bounds = UNBOUNDED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliverResult:
+class DeliverResult(msgspec.Struct, frozen=True, kw_only=True):
     """Copy the result of `round` into the arena and tell the worker to apply it. `digest`: afterwards it is to say the
     digests of these bytes of its state."""
 
@@ -113,61 +102,52 @@ class DeliverResult:
     digest: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropResults:
+class DropResults(msgspec.Struct, frozen=True, kw_only=True):
     """Results of rounds below `before_round` are not needed any more."""
 
     before_round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToWorker:
+class ToWorker(msgspec.Struct, frozen=True, kw_only=True):
     message: DaemonMessage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeWorker:
+class TakeWorker(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that said hello just now is this site's from now on: its vector is what is averaged, its arena where
     states go. One that was there before is told that its place is taken, and is not answered by `WorkerLost`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefuseWorker:
+class RefuseWorker(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that said hello just now is sent away with this reason; nothing that is there is touched."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOverdue:
+class WorkerOverdue(msgspec.Struct, frozen=True, kw_only=True):
     """The others have waited so long for the worker's part, and wait no longer: who looks after the script may see what
     is wrong with it."""
 
     waited_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndWorker:
+class EndWorker(msgspec.Struct, frozen=True, kw_only=True):
     """Part with the worker without a word: it counts as gone, and may come back with a new hello. Not answered by
     `WorkerLost`."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeState:
+class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot lies in the arena: serve it to the joiner of the transfer until `ReleaseState`."""
 
     plan: ReplicationPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseState:
+class ReleaseState(msgspec.Struct, frozen=True, kw_only=True):
     transfer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchState:
+class FetchState(msgspec.Struct, frozen=True, kw_only=True):
     """Get the state from the plan's sources into the arena; ends with TransferFinished or TransferFailed. `have`: an
     older state, or part of one, lies there: only what differs need be sent."""
 
@@ -175,52 +155,45 @@ class FetchState:
     have: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoidResults:
+class VoidResults(msgspec.Struct, frozen=True, kw_only=True):
     """Results of rounds above `after_round` are not part of the run's history: this site begins after it, or the run
     goes on from an older state. What an encoding lost here before is owed no more (spec 9.32)."""
 
     after_round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveMemoryCheckpoint:
+class SaveMemoryCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The worker's state region holds the state of `round`: copy it to the daemon's own memory, in place of the copy
     before; ends with `MemoryCheckpointSaved`."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropMemoryCheckpoint:
+class DropMemoryCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The copy is of no use: give its memory back (a checkpoint that is being written from it goes on)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreMemoryCheckpoint:
+class RestoreMemoryCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Copy the kept state into the worker's state region; ends with `StateRestored` or `RestoreFailed`."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteCheckpoint:
+class WriteCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Write the copy to disk, on a thread; ends with `CheckpointWritten`. `epoch`: the roster's, for people."""
 
     checkpoint: CheckpointFacts
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadCheckpoint:
+class LoadCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Read a checkpoint into the worker's state region and verify it; ends with `StateRestored` or `RestoreFailed`."""
 
     attempt: int
     checkpoint: CheckpointFacts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetCheckpointsAside:
+class SetCheckpointsAside(msgspec.Struct, frozen=True, kw_only=True):
     """Of this lineage, those of rounds above `after` and up to `until`, also one that is being written: they are not to
     be found again, by no later start either. Durable."""
 
@@ -229,8 +202,7 @@ class SetCheckpointsAside:
     until: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoteReached:
+class NoteReached(msgspec.Struct, frozen=True, kw_only=True):
     """Duty: durable before any later effect of the same list is executed, in place of the note before."""
 
     reached: Reached
@@ -246,30 +218,26 @@ CheckpointEffect = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelTransfer:
+class CancelTransfer(msgspec.Struct, frozen=True, kw_only=True):
     """The state is not wanted any more, or by another plan."""
 
     transfer: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropSource:
+class DropSource(msgspec.Struct, frozen=True, kw_only=True):
     """This source of a transfer to this site is out of the roster, or began anew: it is not asked any more."""
 
     transfer: str
     source: SiteId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyAgreed:
+class KeyAgreed(msgspec.Struct, frozen=True, kw_only=True):
     """The run has agreed on a key that this site does not use yet: note it beside that key, for the next start."""
 
     chain: KeyChain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A line for the event history. `kind`, `outcome`: see `chaosd.api.status.EventRecord`."""
 
     kind: str
@@ -280,8 +248,7 @@ class Record:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRequest:
+class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a user's request."""
 
     request: str
@@ -289,8 +256,7 @@ class AnswerRequest:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartOver:
+class StartOver(msgspec.Struct, frozen=True, kw_only=True):
     """The journal is to hold this in place of all that it held of the agreement, durably and at once: either the former
     content survives a crash, or this. `StopDaemon(again=True)` follows. `snapshot`: None: this site is to join."""
 
@@ -300,8 +266,7 @@ class StartOver:
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopDaemon:
+class StopDaemon(msgspec.Struct, frozen=True, kw_only=True):
     """This site is out of the run for good: end this life of the daemon. `for_script`: only its script has asked for
     that; the daemon may begin another life, outside the run, and wait for the next script. `again`: another life begins
     at once, with what the journal holds now. `cause`: where it ends for a cause of its own."""

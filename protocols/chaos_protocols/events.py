@@ -4,8 +4,6 @@ The driver and the simulator make them; `SiteMachine.handle` takes them, one at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from chaos_protocols.agreement.roster import ModelFacts
@@ -19,29 +17,25 @@ from chaos_protocols.wire.worker import StateDigests
 from chaos_protocols.wishes import Wish
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class Started(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon runs, with the neighbours of its configuration. `sponsors`: believed while in no run (spec 4.12)."""
 
     peers: tuple[tuple[SiteId, str], ...]
     sponsors: tuple[SiteId, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeersChanged:
+class PeersChanged(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration was read again; `peers` are the neighbours that it names now; `sponsors` as in `Started`."""
 
     peers: tuple[tuple[SiteId, str], ...]
     sponsors: tuple[SiteId, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerFired:
+class TimerFired(msgspec.Struct, frozen=True, kw_only=True):
     """The time asked for by `SetTimer` has come."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkUp:
+class LinkUp(msgspec.Struct, frozen=True, kw_only=True):
     """An authenticated connection to `site` is ready (whoever dialled). `versions`: protocol versions that it speaks.
     `software`: its release, for people. `chain`: what it showed of its key; None: not told."""
 
@@ -53,8 +47,7 @@ class LinkUp:
     chain: KeyChain | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkLost:
+class LinkLost(msgspec.Struct, frozen=True, kw_only=True):
     """`broke_a_rule`: this site has closed it for that (spec 1.10)."""
 
     site: SiteId
@@ -63,8 +56,7 @@ class LinkLost:
     broke_a_rule: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DialFailed:
+class DialFailed(msgspec.Struct, frozen=True, kw_only=True):
     """`reason`: a few words, as the system has them; `why`: what that means, in a sentence; None: nothing more is
     known."""
 
@@ -73,16 +65,14 @@ class DialFailed:
     why: Why | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteRefused:
+class SiteRefused(msgspec.Struct, frozen=True, kw_only=True):
     """A site that has proven who it is was not let in."""
 
     site: SiteId
     why: Why
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionProgress:
+class ConnectionProgress(msgspec.Struct, frozen=True, kw_only=True):
     """One connection of a link since the last look. `received`: bytes arrived; `acknowledged`: the far end's system
     confirmed some of what was sent; `waiting`: some of it is not confirmed yet."""
 
@@ -93,15 +83,13 @@ class ConnectionProgress:
     waiting: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatesMeasured:
+class RatesMeasured(msgspec.Struct, frozen=True, kw_only=True):
     """What this site's links carried lately in rounds: neighbours and bytes per second, by ascending site."""
 
     rates: tuple[tuple[SiteId, float], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkProgressed:
+class LinkProgressed(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes moved over connections of a link, or wait to be acknowledged (spec 3.5, 3.13). A connection that is not
     named has nothing to move."""
 
@@ -109,8 +97,7 @@ class LinkProgressed:
     connections: tuple[ConnectionProgress, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkProbed:
+class LinkProbed(msgspec.Struct, frozen=True, kw_only=True):
     """A probe ended. Rate 0: it failed, and why."""
 
     site: SiteId
@@ -126,8 +113,7 @@ class EnvelopeReceived(msgspec.Struct, frozen=True, kw_only=True):
     envelope: Envelope
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReady:
+class WorkerReady(msgspec.Struct, frozen=True, kw_only=True):
     """A worker said hello, and waits to be taken or refused. `round`: whose end its state belongs to (0: fresh).
     `contribution_bytes`: of a result. `rival_pid`: of the process whose session runs, where that is another one;
     None: none does, or the same process makes a new start. `version`: the newest protocol that its script speaks.
@@ -143,26 +129,22 @@ class WorkerReady:
     damaged_round: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLost:
+class WorkerLost(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStopped:
+class WorkerStopped(msgspec.Struct, frozen=True, kw_only=True):
     """The worker stands still, and does not know it: its process was stopped (SIGSTOP), or hangs. `reason`: what was
     seen. Told once; what follows from it is decided by the machine (`settings.worker_stopped_s`)."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerContinued:
+class WorkerContinued(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that stood still goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerContributed:
+class WorkerContributed(msgspec.Struct, frozen=True, kw_only=True):
     """The worker gives its part of `round`, or (`weight` 0) nothing, and why. `ready_bytes`: only so many of its bytes
     so far; None: all."""
 
@@ -172,49 +154,41 @@ class WorkerContributed:
     ready_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptPaused:
+class ScriptPaused(msgspec.Struct, frozen=True, kw_only=True):
     """Its script gives nothing for a while, on purpose, and is not to be waited for."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptResumed:
+class ScriptResumed(msgspec.Struct, frozen=True, kw_only=True):
     """It goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerUpdating:
+class WorkerUpdating(msgspec.Struct, frozen=True, kw_only=True):
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerApplied:
+class WorkerApplied(msgspec.Struct, frozen=True, kw_only=True):
     """Its state is that of the end of the round. `digests`: of what it was asked for."""
 
     round: int
     digests: StateDigests | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSnapshotTaken:
+class WorkerSnapshotTaken(msgspec.Struct, frozen=True, kw_only=True):
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSnapshotMissed:
+class WorkerSnapshotMissed(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     now: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLoaded:
+class WorkerLoaded(msgspec.Struct, frozen=True, kw_only=True):
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceFinished:
+class ReduceFinished(msgspec.Struct, frozen=True, kw_only=True):
     """The whole result of the tag's round is here. `finite` false: nobody applies it, and `culprits` are the sites
     whose sums were no finite numbers when they came here. `bounded` false: nobody applies it, it is longer than the run
     allows. `clipped`: the norm that this site's part had before it was clipped; 0: it was not. `away`: how far from the
@@ -233,15 +207,13 @@ class ReduceFinished:
     encoding_error: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundCameUpEmpty:
+class RoundCameUpEmpty(msgspec.Struct, frozen=True, kw_only=True):
     """Every site of the round contributed weight 0."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultFetched:
+class ResultFetched(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a round that this site had missed is here, and has the digest that was agreed. `finite` false,
     or `bounded`: nobody applies it."""
 
@@ -251,21 +223,18 @@ class ResultFetched:
     bounded: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultMissed:
+class ResultMissed(msgspec.Struct, frozen=True, kw_only=True):
     """The neighbour that was to send the result of this round has dropped it: this site is too far behind."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferProgressed:
+class TransferProgressed(msgspec.Struct, frozen=True, kw_only=True):
     transfer: str
     verified_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferFinished:
+class TransferFinished(msgspec.Struct, frozen=True, kw_only=True):
     """The whole state is here; each of its blocks was checked when it came. `held_bytes`: not sent, since they were
     here already."""
 
@@ -273,44 +242,38 @@ class TransferFinished:
     held_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferFailed:
+class TransferFailed(msgspec.Struct, frozen=True, kw_only=True):
     transfer: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryCheckpointSaved:
+class MemoryCheckpointSaved(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon's memory holds the state of the end of `round`, or (`reason` not empty) could not take it."""
 
     round: int
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateRestored:
+class StateRestored(msgspec.Struct, frozen=True, kw_only=True):
     """What `RestoreMemoryCheckpoint` or `LoadCheckpoint` asked for lies in the worker's state region, verified."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreFailed:
+class RestoreFailed(msgspec.Struct, frozen=True, kw_only=True):
     """It does not: the checkpoint is damaged, or gone. It is offered no more."""
 
     attempt: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointsFound:
+class CheckpointsFound(msgspec.Struct, frozen=True, kw_only=True):
     """What lies in the checkpoint folder, as far as a look at the heads of the files tells."""
 
     checkpoints: tuple[CheckpointFacts, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointWritten:
+class CheckpointWritten(msgspec.Struct, frozen=True, kw_only=True):
     """It is on disk, or (`reason` not empty) could not be written. `size_bytes`, `took_s`: of the file."""
 
     checkpoint: CheckpointFacts
@@ -319,8 +282,7 @@ class CheckpointWritten:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkChangeRequested:
+class LinkChangeRequested(msgspec.Struct, frozen=True, kw_only=True):
     """A user asks for connect-link or disconnect-link; answered by `AnswerRequest(request)`."""
 
     request: str
@@ -328,8 +290,7 @@ class LinkChangeRequested:
     add: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoverRequested:
+class RecoverRequested(msgspec.Struct, frozen=True, kw_only=True):
     """An operator decides from which state a run that stands goes on: that of `round` at `origin` (id, its beginning,
     or name; empty: it begins anew); answered by `AnswerRequest(request)`."""
 
@@ -338,8 +299,7 @@ class RecoverRequested:
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveRequested:
+class LeaveRequested(msgspec.Struct, frozen=True, kw_only=True):
     """A user wants this site to leave: Ctrl+C in the daemon or the script, `chaosd leave`. `contributes` false: its
     worker gives nothing more. `by_worker`: the script asks, which knows nothing of what its daemon shall do next."""
 
@@ -349,8 +309,7 @@ class LeaveRequested:
     by_worker: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForcedStop:
+class ForcedStop(msgspec.Struct, frozen=True, kw_only=True):
     """A user insists (Ctrl+C again): this daemon ends now, whoever waits for it. To the run it is a failure."""
 
     reason: str

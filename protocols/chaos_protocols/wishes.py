@@ -5,7 +5,7 @@ of that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bounds import Bounds
@@ -13,44 +13,38 @@ from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.recovered import RunRecovered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BansChanged:
+class BansChanged(msgspec.Struct, frozen=True, kw_only=True):
     """Whom he wants out of it."""
 
     sites: tuple[SiteId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundsWanted:
+class BoundsWanted(msgspec.Struct, frozen=True, kw_only=True):
     """What he wants a site to be allowed to give; None: he takes it back."""
 
     bounds: Bounds | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyOffered:
+class KeyOffered(msgspec.Struct, frozen=True, kw_only=True):
     """This site has a next key, durable on its disk: its chain with that one at the end. None: he takes it back."""
 
     chain: KeyChain | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyApproved:
+class KeyApproved(msgspec.Struct, frozen=True, kw_only=True):
     """He approves that another site's next key is the one with this id."""
 
     site: SiteId
     key_id: SiteId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendLimitSet:
+class SendLimitSet(msgspec.Struct, frozen=True, kw_only=True):
     """What his site sends at most from now on, in bulk and over all its links together; 0: as fast as they take it."""
 
     bytes_per_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoverWithout:
+class RecoverWithout(msgspec.Struct, frozen=True, kw_only=True):
     """He makes a new run of what this site has, and gives these sites up: all voters that cannot be reached. `number`:
     NUMBER_BYTES bytes, drawn for this. Answered by `AnswerRequest(request)`."""
 
@@ -59,8 +53,7 @@ class RecoverWithout:
     number: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowWanted:
+class FollowWanted(msgspec.Struct, frozen=True, kw_only=True):
     """He gives this site's membership of its run up, for that which site `by` has made of it. Answered by
     `AnswerRequest(request)`."""
 
@@ -68,8 +61,7 @@ class FollowWanted:
     by: SiteId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryTold:
+class RecoveryTold(msgspec.Struct, frozen=True, kw_only=True):
     """In a handshake `site`, which is in another run, has shown that this is a recovered one. `address`: where it
     listens; empty: not known. Nothing of it is checked yet."""
 

@@ -10,7 +10,7 @@ from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.plans import Tag
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GivenPart:
     """What is given now. `ready_bytes`: of it so many are in the arena; None: all. `given_up`: the rest of a part that
     was begun never comes."""

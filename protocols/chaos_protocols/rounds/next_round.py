@@ -14,9 +14,10 @@ from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.plans import Tag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NextRound:
-    """The round after the last one that a site has, under the view that covers it."""
+    """The round after the last one that a site has, under the view that covers it. (Not frozen: it is made several times
+    a round, and that costs two and a half times as much; nobody changes it.)"""
 
     tag: Tag
     view: View

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from chaos_protocols.names import SiteId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundCompleted:
+class RoundCompleted(msgspec.Struct, frozen=True, kw_only=True):
     """Notice: the result of `round` is here; who took part with which weight."""
 
     round: int
@@ -17,8 +16,7 @@ class RoundCompleted:
     weights: tuple[tuple[SiteId, float], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateLost:
+class StateLost(msgspec.Struct, frozen=True, kw_only=True):
     """Notice: this site cannot catch up by applying results; its state must be replaced. `outrun`: since the rounds are
     faster than it."""
 
@@ -26,8 +24,7 @@ class StateLost:
     outrun: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatesDiffer:
+class StatesDiffer(msgspec.Struct, frozen=True, kw_only=True):
     """The states of `round` differ in `array`. `outvoted`: those that differ from most, who are `majority`."""
 
     round: int
@@ -36,15 +33,13 @@ class StatesDiffer:
     majority: tuple[SiteId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NothingToClipAround:
+class NothingToClipAround(msgspec.Struct, frozen=True, kw_only=True):
     """The worker's part of `round` is left out: it would be clipped around the result before, which is not here."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartGivenUp:
+class PartGivenUp(msgspec.Struct, frozen=True, kw_only=True):
     """Pieces of the worker's part of `round` have left, and the rest never comes: the round will be void."""
 
     round: int

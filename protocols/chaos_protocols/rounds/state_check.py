@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import fsum
 
 from blake3 import blake3
+from msgspec import structs
 
 from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.roster import Roster
@@ -172,7 +173,7 @@ class StateCheck:
         for site in outvoted:
             quiet = min(2 * self._quiet[site][0], QUIET_ROUNDS_MAX) if site in self._quiet else QUIET_ROUNDS_MIN
             self._quiet[site] = (quiet, found.round + quiet)
-        return replace(found, outvoted=outvoted) if outvoted else None
+        return structs.replace(found, outvoted=outvoted) if outvoted else None
 
     def _array(self, round_number: int, piece: Piece) -> str:
         """The one array that the piece lies in, as this site's worker has told; empty: several, or it has not."""

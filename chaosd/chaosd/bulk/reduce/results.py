@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from chaos_protocols.events import ReduceFinished, ResultFetched
@@ -20,8 +21,7 @@ from chaosd.bulk.send_queue import Frame
 from chaosd.bulk.vector import Buffer, Bytes, added_up, chunk_hash
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class Findings(Struct, frozen=True, kw_only=True):
     """What was found of a result, and of this site's part of it."""
 
     finite: bool = True

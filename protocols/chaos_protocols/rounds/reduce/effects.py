@@ -5,15 +5,14 @@ Effects are executed in the order of the list. A payload is named, never carried
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bulk import ReduceHeader
 from chaos_protocols.wire.plans import Tag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartialRef:
+class PartialRef(msgspec.Struct, frozen=True, kw_only=True):
     """The sum over this site's subtree that `Combine` made, kept until `ReleasePartials`."""
 
     tag: Tag
@@ -21,8 +20,7 @@ class PartialRef:
     chunk: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildRef:
+class ChildRef(msgspec.Struct, frozen=True, kw_only=True):
     """Scratch for a chunk of a child, until `Combine` has used it."""
 
     tag: Tag
@@ -31,8 +29,7 @@ class ChildRef:
     child: SiteId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultRef:
+class ResultRef(msgspec.Struct, frozen=True, kw_only=True):
     """The place of a chunk in the result of a round that is open or was finished under `tag`."""
 
     tag: Tag
@@ -40,16 +37,14 @@ class ResultRef:
     chunk: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRef:
+class HeldRef(msgspec.Struct, frozen=True, kw_only=True):
     """Chunk `index` (of the whole vector) of a whole result."""
 
     round: int
     index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedRef:
+class FetchedRef(msgspec.Struct, frozen=True, kw_only=True):
     """The place of chunk `index` (of the whole vector) in a result that is being fetched, and is cut so."""
 
     round: int
@@ -61,8 +56,7 @@ Payload = PartialRef | ResultRef | HeldRef
 Place = ChildRef | ResultRef | FetchedRef
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendBulk:
+class SendBulk(msgspec.Struct, frozen=True, kw_only=True):
     """Send in the order given for each site. Where there is no link, drop it: a link that comes up is told anew."""
 
     site: SiteId
@@ -70,8 +64,7 @@ class SendBulk:
     payload: Payload | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Combine:
+class Combine(msgspec.Struct, frozen=True, kw_only=True):
     """partial = weight * own + child + child ..., in exactly this order; the children's scratch is free afterwards.
 
     `weight` None: this site gives nothing. `children` ascend and are not empty where `weight` is None.
@@ -88,8 +81,7 @@ class Combine:
     subtree_weight: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finalise:
+class Finalise(msgspec.Struct, frozen=True, kw_only=True):
     """At the root: result = partial / total; the partial is free afterwards."""
 
     tag: Tag
@@ -98,16 +90,14 @@ class Finalise:
     total: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoOn:
+class GoOn(msgspec.Struct, frozen=True, kw_only=True):
     """More can be summed at once, and nobody will say so: call `go_on` when whatever else waits has had its turn."""
 
     tag: Tag
     tree: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasePartials:
+class ReleasePartials(msgspec.Struct, frozen=True, kw_only=True):
     """The parent has this site's chunks below `below` of this tree."""
 
     tag: Tag
@@ -115,8 +105,7 @@ class ReleasePartials:
     below: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundReduced:
+class RoundReduced(msgspec.Struct, frozen=True, kw_only=True):
     """All chunks of all trees are here. `weights`: by ascending site."""
 
     tag: Tag
@@ -125,22 +114,19 @@ class RoundReduced:
     """Of the states of the sites that told; nobody, or all that did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundEmpty:
+class RoundEmpty(msgspec.Struct, frozen=True, kw_only=True):
     """Every member gave weight 0: there is nothing to average. Told once, by the roots only."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultLost:
+class ResultLost(msgspec.Struct, frozen=True, kw_only=True):
     """The parent no longer holds the result of this round: this site lags too far behind to follow."""
 
     tag: Tag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultComplete:
+class ResultComplete(msgspec.Struct, frozen=True, kw_only=True):
     """All chunks of a fetched result are here: compute its digest, then call `checked`."""
 
     round: int
@@ -148,24 +134,21 @@ class ResultComplete:
     source: SiteId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultVerified:
+class ResultVerified(msgspec.Struct, frozen=True, kw_only=True):
     """The fetched result has the digest that was agreed: it is one to `hold`."""
 
     round: int
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultRefuted:
+class ResultRefuted(msgspec.Struct, frozen=True, kw_only=True):
     """What `source` sent has another digest than was agreed: it broke the rules, and another holder is asked."""
 
     round: int
     source: SiteId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultUnavailable:
+class ResultUnavailable(msgspec.Struct, frozen=True, kw_only=True):
     """Nobody who was asked has it. The fetch stays open: a link that comes up is asked too."""
 
     round: int

@@ -11,8 +11,10 @@ What lies in memory here is bounded by the grants: `in_flight_max` chunks for ea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import fsum
+
+from msgspec import structs
 
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import WEIGHT_MIN, SiteId, short
@@ -31,6 +33,8 @@ from chaos_protocols.rounds.reduce.effects import (
 from chaos_protocols.rounds.reduce.topology import TreePlace
 from chaos_protocols.wire.bulk import CHECK_SIZES, CHECKED_SITES_MAX, ChunkDown, ChunkGrant, ChunkUp, ChunkWant
 from chaos_protocols.wire.plans import Tag
+
+SENSIBLE = f"a weight is 0 or at least {WEIGHT_MIN:g}"
 
 Note = Callable[[tuple[SiteId, ...], tuple[float, ...]], None]
 """Remember whose weight is what; raises RemoteProtocolError where somebody has said otherwise."""
@@ -222,7 +226,7 @@ class TreeFlow:
         chunk = self.combined
         self.combined += 1
         first = self._sum = self._sum or self._sum_of_chunk_0()
-        effects: list[ReduceEffect] = [replace(first, chunk=chunk) if chunk else first]
+        effects: list[ReduceEffect] = [structs.replace(first, chunk=chunk) if chunk else first]
         if self.place.parent is not None:
             return [*effects, self._send_up(chunk)]
         if self.weights is None:
@@ -338,7 +342,7 @@ class TreeFlow:
     def _require_sensible(self, weights: tuple[float, ...], site: SiteId) -> None:
         """The decoder has bounded them above."""
         sensible = all(weight == 0 or weight >= WEIGHT_MIN for weight in weights)
-        self._require(sensible, site, f"a weight is 0 or at least {WEIGHT_MIN:g}")
+        self._require(sensible, site, SENSIBLE)
 
     def _checks_of(self, sites: tuple[SiteId, ...]) -> tuple[bytes, ...]:
         """Empty for a site that says nothing. None where no site does; nor where those of all members do not fit into a
