@@ -30,6 +30,9 @@ class Lonely:
     async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None:
         raise AssertionError("there is nobody to send to")
 
+    def send_bulk_now(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> bool:
+        raise AssertionError("there is nobody to send to")
+
     def bulk_progress(self, site: SiteId) -> tuple[int, int]:
         return 0, 0
 

@@ -28,6 +28,12 @@ class LabStream(Stream):
     async def send(self, header: bytes, payload: memoryview) -> None:
         await super().send(header, self._lab_link.shape.spoil(self.connection.stream or 0, payload))
 
+    def send_now(self, header: bytes, payload: memoryview | bytes) -> bool:
+        if self._lab_link.shaper is not None:
+            return False
+        spoilt = self._lab_link.shape.spoil(self.connection.stream or 0, memoryview(payload))
+        return super().send_now(header, spoilt)
+
     async def write_next(self, pieces: deque[bytes | memoryview]) -> None:
         shaper = self._lab_link.shaper
         if shaper is None:

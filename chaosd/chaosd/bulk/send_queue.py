@@ -38,6 +38,10 @@ class BulkSender(Protocol):
 
     async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None: ...
 
+    def send_bulk_now(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> bool:
+        """False: it has to wait for something, so nothing was sent."""
+        ...
+
     def bulk_progress(self, site: SiteId) -> tuple[int, int]: ...
 
     def state_streams(self, site: SiteId) -> tuple[int, ...]: ...
@@ -85,6 +89,8 @@ class _Lane(Generic[K]):
     turns: deque[_Turn[K]] = field(default_factory=deque)
     waiting: int = 0
     waiting_bytes: int = 0
+    due: bool = False
+    """What waits is looked at in the next turn of the loop."""
     task: asyncio.Task[None] | None = None
     up: bool = True
     _put: int = 0
@@ -95,6 +101,11 @@ class _Lane(Generic[K]):
         heapq.heappush(self.turns[-1].frames, (frame.rank, self._put, frame))
         self._put += 1
         self._count(frame, 1)
+
+    @property
+    def first(self) -> Frame[K]:
+        """The next one; there is one."""
+        return self.turns[0].frames[0][2]
 
     def take(self) -> Frame[K]:
         """The next one; there is one."""
@@ -158,10 +169,9 @@ class SendQueue(Generic[K]):
             self._overflow(site)
             return
         lane.put(frame)
-        if lane.task is None:
-            lane.task = asyncio.get_running_loop().create_task(self._send(lane), name=f"bulk to {short(site)}")
-            self._tasks.add(lane.task)
-            lane.task.add_done_callback(self._done)
+        if lane.task is None and not lane.due:
+            lane.due = True
+            asyncio.get_running_loop().call_soon(self._hand_over, lane)
 
     def drop(self, unwanted: Callable[[K], bool]) -> None:
         """Forget frames that wait and whose key is unwanted."""
@@ -176,6 +186,23 @@ class SendQueue(Generic[K]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _hand_over(self, lane: _Lane[K]) -> None:
+        """Whatever the link takes at once; a task, which costs as much as a short frame, is for what has to wait."""
+        lane.due = False
+        try:
+            while lane.waiting:
+                frame = lane.first
+                header = encode_bulk_header(frame.header)
+                if not self._sender.send_bulk_now(lane.site, self._stream, header, frame.payload):
+                    break
+                lane.take().release()
+        except LinkClosed:
+            self._end(lane)
+        if lane.waiting:
+            lane.task = asyncio.get_running_loop().create_task(self._send(lane), name=f"bulk to {short(lane.site)}")
+            self._tasks.add(lane.task)
+            lane.task.add_done_callback(self._done)
 
     async def _send(self, lane: _Lane[K]) -> None:
         try:

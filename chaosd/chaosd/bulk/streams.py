@@ -40,6 +40,12 @@ class CountedSender:
         await self._sender.send_bulk(site, stream, header, payload)
         self._sent.inc(size_bytes)
 
+    def send_bulk_now(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> bool:
+        sent = self._sender.send_bulk_now(site, stream, header, payload)
+        if sent and payload:
+            self._sent.inc(payload.nbytes if isinstance(payload, memoryview) else len(payload))
+        return sent
+
 
 class BulkStreams:
     """The engines of a site behind one door."""

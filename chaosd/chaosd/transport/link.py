@@ -175,6 +175,13 @@ class Link:
             raise LinkClosed(f"bulk stream {stream} does not stand")
         await sender.send(header, payload)
 
+    def send_bulk_now(self, stream: int, header: bytes, payload: memoryview | bytes) -> bool:
+        """A bulk frame, if it can go at once. Raises LinkClosed."""
+        sender = self.streams.get(stream)
+        if self.state is not SocketLinkPhase.UP or sender is None:
+            raise LinkClosed(f"bulk stream {stream} does not stand")
+        return len(header) <= BULK_HEADER_BYTES_MAX and sender.send_now(header, payload)
+
     def state_streams(self) -> tuple[int, ...]:
         """Of the bulk streams, those that a state transfer is to use."""
         return tuple(sorted(stream for stream in self.streams if stream != STREAM_AVERAGING))[: self.streams_useful()]

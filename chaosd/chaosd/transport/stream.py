@@ -86,6 +86,21 @@ class Stream:
             raise
         self._turn.release()
 
+    def send_now(self, header: bytes, payload: memoryview | bytes) -> bool:
+        """Hand a short frame of averaging over, unless something stands before it. Raises LinkClosed."""
+        channel = self.connection.channel
+        if self._ahead is None or len(payload) > JOIN_BYTES_MAX:
+            return False
+        if self._turn.locked() or channel.paused or self._link.send_limit.rate_bytes_per_s:
+            return False
+        if not channel.is_open:
+            raise LinkClosed(f"bulk stream {self.connection.stream} is closed")
+        self._ahead.keep(asyncio.get_running_loop().time())
+        frame = joined(header, payload)
+        channel.write(frame)
+        self._link.progress.sent_bytes += len(frame)
+        return True
+
     def stop(self) -> asyncio.Task[None] | None:
         """Cancel what finishes in the background; returned so that the caller can await it."""
         if self._finishing is not None:
@@ -146,11 +161,16 @@ class Stream:
             self._turn.release()
 
 
+def joined(header: bytes, payload: memoryview | bytes) -> bytes:
+    """A short frame as one piece."""
+    return b"".join((BULK_PREFIX.pack(len(header), len(payload)), header, payload))
+
+
 def cut(header: bytes, payload: memoryview) -> deque[bytes | memoryview]:
     """A bulk frame as the pieces that are written one by one; the payload is not copied unless it is small."""
-    head = BULK_PREFIX.pack(len(header), len(payload)) + header
     if len(payload) <= JOIN_BYTES_MAX:
-        return deque([head + payload])
+        return deque([joined(header, payload)])
+    head = BULK_PREFIX.pack(len(header), len(payload)) + header
     return deque([head, *(payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES))])
 
 

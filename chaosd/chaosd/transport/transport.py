@@ -171,6 +171,14 @@ class Transport:
         view = memoryview(payload)
         await link.send_bulk(stream, header, view if view.format == "B" and view.ndim == 1 else view.cast("B"))
 
+    def send_bulk_now(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> bool:
+        """A short frame that nothing stands before, of the averaging stream; False: use `send_bulk`. Raises
+        LinkClosed."""
+        link = self._links.get(site)
+        if link is None:
+            raise LinkClosed(f"there is no link to site {short(site)}")
+        return link.send_bulk_now(stream, header, payload)
+
     def bulk_progress(self, site: SiteId) -> tuple[int, int]:
         """Bytes received from and sent to a site on all bulk streams since the daemon started."""
         progress = self._progress.get(site)

@@ -18,9 +18,10 @@ A, B = SiteId("a"), SiteId("b")
 
 
 class Sender:
-    """Takes frames only while `gate` is open."""
+    """Takes frames only while `gate` is open; `at_once` of them before a sender has to wait."""
 
     def __init__(self) -> None:
+        self.at_once = 0
         self.gate = asyncio.Event()
         self.sent: list[tuple[SiteId, str]] = []
         self.fails: Exception | None = None
@@ -32,6 +33,17 @@ class Sender:
         message = decode_bulk_header(header)
         assert isinstance(message, BlockGone)
         self.sent.append((site, message.transfer))
+
+    def send_bulk_now(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> bool:
+        if self.at_once and self.fails is not None:
+            raise self.fails
+        message = decode_bulk_header(header)
+        assert isinstance(message, BlockGone)
+        if self.at_once:
+            self.at_once -= 1
+            self.sent.append((site, message.transfer))
+            return True
+        return False
 
     def bulk_progress(self, site: SiteId) -> tuple[int, int]:
         return 0, 0
@@ -78,6 +90,43 @@ async def test_frames_of_one_turn_go_by_rank_and_those_of_others_keep_their_plac
     await rounds_of_the_loop()
     expected = ["under way", "r1 grant", "r1 want", "r1 5", "r1 9", "alone 1", "alone 2", "r1 0", "r2 3", "r2 4"]
     assert [name for _, name in sender.sent] == expected
+    await outbox.close()
+
+
+async def test_what_the_link_takes_at_once_goes_without_a_task_and_the_rest_follows_in_order() -> None:
+    sender = Sender()
+    sender.at_once = 2
+    outbox: SendQueue[str] = SendQueue(sender, 1, lambda site: None)
+    outbox.link_up(A)
+    outbox.put(A, frame("one"))
+    before = asyncio.all_tasks()
+    await asyncio.sleep(0)
+    assert sender.sent == [(A, "one")] and asyncio.all_tasks() == before
+    for name in ("two", "three", "four"):
+        outbox.put(A, frame(name))
+    await rounds_of_the_loop()
+    assert sender.sent == [(A, "one"), (A, "two")]
+    sender.at_once = 1
+    outbox.put(A, frame("five"))  # not past those that wait
+    await rounds_of_the_loop()
+    assert sender.sent == [(A, "one"), (A, "two")]
+    sender.gate.set()
+    await rounds_of_the_loop()
+    assert [name for _, name in sender.sent] == ["one", "two", "three", "four", "five"]
+    await outbox.close()
+
+
+async def test_a_link_that_is_closed_when_a_frame_is_to_go_at_once_takes_all_along() -> None:
+    sender = Sender()
+    sender.at_once, sender.fails = 1, LinkClosed("gone")
+    pool = BufferPool(8, kept_max=4)
+    outbox: SendQueue[str] = SendQueue(sender, 1, lambda site: None)
+    outbox.link_up(A)
+    for name in ("one", "two"):
+        buffer = pool.take()
+        outbox.put(A, Frame(key=name, header=BlockGone(transfer=name), payload=buffer.view(0, 8), buffer=buffer))
+    await rounds_of_the_loop()
+    assert (pool.taken, sender.sent) == (0, [])
     await outbox.close()
 
 
