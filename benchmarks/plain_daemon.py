@@ -62,6 +62,9 @@ class PlainObject:
             raise ssl.SSLWantReadError
         return self._incoming.read(size)
 
+    def pending(self) -> int:
+        return 0
+
     def unwrap(self) -> None: ...
 
     def getpeercert(self, *, binary_form: bool) -> bytes:

@@ -318,8 +318,10 @@ class TlsChannel(asyncio.BufferedProtocol):
         sink takes them together. Also: whether there was nothing more. Raises ssl.SSLError."""
         read, size = self._read, len(buffer)
         count = read(size, buffer)
-        if count == 0 or not self._sink.takes_more():
-            return count, False
+        if count == 0:
+            return 0, False
+        if not self._sink.takes_more():
+            return count, self._is_emptied()
         try:
             while count < size:
                 more = read(size - count, buffer[count:])
@@ -331,6 +333,10 @@ class TlsChannel(asyncio.BufferedProtocol):
         except ssl.SSLError:
             pass  # an end or a breach (0 is an end too): the next read tells it again, after what came was handed on
         return count, False
+
+    def _is_emptied(self) -> bool:
+        """The library has nothing more to give: to be told so by a read costs an exception for every short frame."""
+        return not self._incoming.pending and not self._tls.pending()
 
     def _next_turn(self) -> None:
         if self._reading and self._transport is not None and self._phase in (_Phase.HANDSHAKE, _Phase.OPEN):
