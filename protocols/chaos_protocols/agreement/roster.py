@@ -158,6 +158,17 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _concerned(self) -> tuple[SiteId, ...]:
         return tuple(sorted(set(self.site_ids()).union(*(view.members for view in self.views))))
 
+    @cached_property
+    def _version(self) -> int:
+        return min((record.versions.newest for record in self.sites), default=UNNEGOTIATED)
+
+    @cached_property
+    def settled_from(self) -> int:
+        """Once this round is done, which views are in force, and which leavers have done their last round, changes with
+        the roster alone."""
+        begun = [view.first_round for view in self.views[1:]]
+        return max((*begun, *self.last_rounds()), default=0)
+
     def record(self, site: SiteId) -> SiteRecord | None:
         return self._records.get(site)
 
@@ -249,8 +260,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def version(self) -> int:
         """The newest version that every site speaks: what needs a newer one is not proposed. As etcd's cluster version,
-        except that it is found from the sites at each time; what has been used stays in `needs`."""
-        return min((record.versions.newest for record in self.sites), default=UNNEGOTIATED)
+        except that it is found from the sites of each roster; what has been used stays in `needs`."""
+        return self._version
 
     def version_problem(self, versions: Versions) -> str:
         """Why a site that speaks these cannot take part, and what to do; empty if it can. It must read what has been

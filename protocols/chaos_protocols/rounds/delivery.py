@@ -162,6 +162,11 @@ class ResultDelivery:
     def nothing_waits(self) -> bool:
         return not self._queue and self._delivering is None
 
+    @property
+    def may_deliver(self) -> bool:
+        """The worker applies nothing at the moment, and a result is here."""
+        return self._delivering is None and bool(self._queue)
+
     def caught_up(self, completed: int) -> bool:
         """The worker has applied every result that is here."""
         return self.worker_round is not None and self.worker_round == completed

@@ -368,7 +368,8 @@ class RoundMachine:
 
     def _deliver_next(self) -> list[Effect]:
         """Give the worker the next result, or let it train when it has caught up and this site is a member."""
-        effects, lost = self.delivery.next(self.completed_round, self._to_digest())
+        digest = self._to_digest() if self.delivery.may_deliver else None
+        effects, lost = self.delivery.next(self.completed_round, digest)
         if lost:
             self.fall_behind(lost)
         elif not effects and self.delivery.may_train(self.completed_round) and self._is_member_next():

@@ -16,8 +16,8 @@ from chaos_protocols.wire.plans import Tag
 
 @dataclass(slots=True, kw_only=True)
 class NextRound:
-    """The round after the last one that a site has, under the view that covers it. (Not frozen: it is made several times
-    a round, and that costs two and a half times as much; nobody changes it.)"""
+    """The round after the last one that a site has, under the view that covers it. (Not frozen: it is made several
+    times a round, and that costs two and a half times as much; nobody changes it.)"""
 
     tag: Tag
     view: View

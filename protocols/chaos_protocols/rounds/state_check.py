@@ -149,6 +149,8 @@ class StateCheck:
         """The result of the round is here, with what all said; None: nothing differs, as far as is known yet.
         `weights`: of all sites of the round."""
         self._next = None
+        if not checks:
+            return None  # three rounds of four
         told, missing = _of_one_piece({site: unsigned(word) for site, word in checks.items()}), 0
         if told.differ and are_signed(roster):  # where all said the same, nobody asks who has signed it
             true = self._words.true(roster, tag, checks)

@@ -72,7 +72,7 @@ class FailureDetector:
             facts.restarts_seen,
             roster.epoch,
             tuple(self._negotiations.all),
-            facts.done_round if len(roster.views) > 1 else 0,
+            min(facts.done_round, roster.settled_from) if len(roster.views) > 1 else 0,
             self._reports.banned(),
         )
         if looked_at == self._looked_at and not self.waits:

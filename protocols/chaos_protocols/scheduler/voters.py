@@ -19,6 +19,7 @@ from chaos_protocols.scheduler.proposals import Proposal, with_learner, with_vot
 from chaos_protocols.scheduler.running import RunningNegotiations
 from chaos_protocols.wire.versions import CHECKS_SINCE, NAMES_SINCE, PROOFS_SINCE, RULED, STARTS_SINCE
 
+RULES_NEWEST = max(RULED)
 RULES_VOTERS_MIN = 3
 """Fewer: one site votes, and nobody but that one leads."""
 
@@ -46,15 +47,15 @@ class VoterChoice:
         facts = self._facts
         if facts.leaving:
             return self._step_aside(now_s)
-        stranger = self._stranger()
+        roster, known = facts.roster, facts.configuration
+        stranger = self._stranger(roster, known)
         if stranger is not None:
-            released = without_site(facts.configuration, stranger)
-            return _change(released, "who has left hears the log no more")
-        if self._fits is not None and self._fits[0] == facts.roster.epoch and self._fits[1] is facts.configuration:
+            return _change(without_site(known, stranger), "who has left hears the log no more")
+        if self._fits is not None and self._fits[0] == roster.epoch and self._fits[1] is known:
             return None
-        configuration = next_voters(facts.roster, facts.configuration, facts.site)
+        configuration = next_voters(roster, known, facts.site)
         if configuration is None:
-            self._fits = (facts.roster.epoch, facts.configuration)
+            self._fits = (roster.epoch, known)
             return None
         return _change(configuration, "one step towards the voters wanted")
 
@@ -63,8 +64,8 @@ class VoterChoice:
         scheduler votes: a rule on votes has something to hold."""
         facts, roster = self._facts, self._facts.roster
         voters = facts.configuration.voters
-        due = rules_due(roster)
-        if due <= roster.rules or len(voters) < RULES_VOTERS_MIN:
+        due = rules_due(roster) if len(voters) >= RULES_VOTERS_MIN and roster.rules < RULES_NEWEST else 0
+        if due <= roster.rules:
             self._ready = None
             return None
         if self._ready is None or self._ready[1:] != (voters, due):
@@ -77,9 +78,8 @@ class VoterChoice:
         command = SetRules(version=due, views=roster.views)
         return Decision(reason=reason, proposal=Proposal(command=command), note=note)
 
-    def _stranger(self) -> SiteId | None:
+    def _stranger(self, roster: Roster, known: Configuration) -> SiteId | None:
         """A site that still hears the log, but has left for good: it was lost before it could be released."""
-        roster, known = self._facts.roster, self._facts.configuration
         if len(known.voters) + len(known.learners) <= len(roster.sites):
             return None
         leaving = self._negotiations.leaving_sites()
