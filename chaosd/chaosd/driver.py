@@ -288,8 +288,9 @@ class Driver:
 
     def _send(self, neighbour: SiteId, frame: bytes) -> None:
         if self.transport.send_control(neighbour, frame):
-            self.metrics.control_messages.labels("sent").inc()
-            self.metrics.control_bytes.labels("sent").inc(len(frame))
+            messages, sent_bytes = self.metrics.control_sent
+            messages.inc()
+            sent_bytes.inc(len(frame))
 
     def record(self, record: effects.Record) -> None:
         self.metrics.recorded(record)

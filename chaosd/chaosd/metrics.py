@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from chaos_protocols import effects, events
+from chaos_protocols.rounds.phases import RoundPhase
 from chaos_protocols.wire.control import CaughtUp
 from chaos_protocols.wire.worker import LoadState, TrainFrom
 
@@ -44,6 +45,7 @@ RECORD_OUTCOMES = frozenset({"done", "failed", "refused", ""})
 ROUND_OUTCOMES = ("reduced", "fetched", "empty", "missed")
 FAILURE_KINDS = ("dial", "link", "worker", "transfer", "source", "peer")
 
+PHASES = tuple(phase.value for phase in RoundPhase)
 STATE_PHASES = ("fetch", "load", "catch_up", "promote")
 """How a worker gets into the run: see `StatePhases`."""
 
@@ -77,6 +79,9 @@ class Metrics:
             "control_messages", "Messages on control connections, relayed ones included", "direction"
         )
         self.control_bytes = counter("control_bytes", "Bytes of these messages, without TLS", "direction")
+        # Looked up once: `labels` costs more than the counting.
+        self.control_received = (self.control_messages.labels("received"), self.control_bytes.labels("received"))
+        self.control_sent = (self.control_messages.labels("sent"), self.control_bytes.labels("sent"))
         self.bulk_bytes = counter(
             "bulk_bytes",
             "Payload of bulk frames, by direction and purpose: averaging, state, other (probes, descriptions)",
@@ -126,7 +131,7 @@ class Metrics:
             (self.failures, FAILURE_KINDS),
             (self.transfers, ("finished", "failed")),
             (self.links, ("up", "down")),
-            (self.phase_seconds, ("compute", "reduce", "update", "standby")),
+            (self.phase_seconds, PHASES),
         ):
             for value in values:
                 metric.labels(value)
@@ -194,7 +199,7 @@ class PhaseClock:
     """How long this site has been in which phase of a round."""
 
     def __init__(self, seconds: Counter, now_s: float) -> None:
-        self._seconds = seconds
+        self._seconds = {phase: seconds.labels(phase) for phase in PHASES}
         self._phase, self._since_s = "standby", now_s
 
     def look(self, phase: str, now_s: float) -> None:
@@ -205,7 +210,7 @@ class PhaseClock:
 
     def count(self, now_s: float) -> None:
         """The phase goes on, and what it has taken so far is counted: when somebody asks."""
-        self._seconds.labels(self._phase).inc(max(0.0, now_s - self._since_s))
+        self._seconds[self._phase].inc(max(0.0, now_s - self._since_s))
         self._since_s = now_s
 
 

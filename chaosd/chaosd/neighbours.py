@@ -113,8 +113,9 @@ class Neighbours:
     def control_received(self, site: SiteId, frame: bytes) -> float:
         """For how many seconds nothing more is to be read from it (spec 4.17)."""
         driver = self._driver
-        driver.metrics.control_messages.labels("received").inc()
-        driver.metrics.control_bytes.labels("received").inc(len(frame))
+        messages, received_bytes = driver.metrics.control_received
+        messages.inc()
+        received_bytes.inc(len(frame))
         try:
             envelope = driver.auth.decode(site, frame)
         except (CodecError, RemoteProtocolError) as error:

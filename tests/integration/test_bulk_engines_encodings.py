@@ -144,7 +144,7 @@ async def test_the_sum_of_results_and_of_what_is_still_owed_is_that_of_what_was_
         for driver in rig.drivers.values():
             vectors = driver.engine._all()
             tags = [tag for tag in driver.finished if tag.round == rounds]
-            layout, coded = vectors._layouts[tags[-1]], vectors.coded
+            (_, layout), coded = vectors._layouts[tags[-1].round], vectors.coded
             for tree, carried in enumerate(layout.of_tree):
                 share = share_of(driver.site, tree, weights)
                 for index in carried:

@@ -24,6 +24,10 @@ Numbers = npt.NDArray[np.floating[Any]]
 """float32 or float64: whatever the segment is summed in."""
 
 
+FEW = 16 << 10
+"""Numbers: 64 KiB."""
+
+
 class Buffer:
     """Memory with a count of holders; made by a pool with one holder."""
 
@@ -125,7 +129,9 @@ def added_up(numbers: Iterable[float]) -> float:
 def is_finite(numbers: Numbers) -> bool:
     """Whether all of them are, so that every site that has the same bytes says the same. One pass over memory that has
     just been touched: a sum is finite only if every number is; where it is not, it may only be too large, and each is
-    looked at."""
+    looked at. Of a few numbers each is looked at anyway: the sum would cost more than they do."""
+    if numbers.size <= FEW:
+        return bool(np.isfinite(numbers).all())
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.einsum("i->", numbers)  # twice as fast as add.reduce, and without threads, unlike a dot product
     return bool(np.isfinite(total) or np.isfinite(numbers).all())

@@ -6,11 +6,12 @@ With it a run can be replayed afterwards in a single process, member for member 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
 from pathlib import Path
+
+import msgspec
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.plans import Tag
@@ -41,7 +42,7 @@ class RoundsLog:
             "digest": digest,
             "weights": dict(weights),
         }
-        data = (b"\n" if self._torn else b"") + json.dumps(line).encode() + b"\n"
+        data = (b"\n" if self._torn else b"") + msgspec.json.encode(line) + b"\n"
         try:
             written = os.write(self._descriptor, data)
         except OSError as error:

@@ -22,6 +22,7 @@ import struct
 import sys
 import termios
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -224,5 +225,11 @@ def _try(transport_socket: Any, level: int, option: int, value: int | bytes) -> 
 
 def _is_local(transport_socket: Any) -> bool:
     with contextlib.suppress(*GONE, IndexError, TypeError):
-        return ipaddress.ip_address(plain_host(transport_socket.getpeername()[0]).partition("%")[0]).is_loopback
+        return _is_loopback(transport_socket.getpeername()[0])
     return False
+
+
+@lru_cache(maxsize=1024)
+def _is_loopback(host: str) -> bool:
+    """Asked for every stream of averaging several times a second. Raises ValueError for what is no address."""
+    return ipaddress.ip_address(plain_host(host).partition("%")[0]).is_loopback

@@ -20,7 +20,7 @@ import msgspec
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
 from chaos_protocols.wire.worker import WorkerMessage, decode_from_worker
 
-READ_BYTES = 256 << 10
+READ_BYTES = 64 << 10
 READS_MAX = 64
 """Reads served in one go before other events get their turn."""
 
@@ -161,8 +161,9 @@ class Channel:
 
     # ---- reading
 
-    def _readable(self) -> None:
-        """Read what is there; report frames."""
+    def _readable(self, *, to_the_end: bool = False) -> None:
+        """Read what is there; report frames. A short read took all: to be told so by another costs an exception. What
+        comes meanwhile, and the end, are read in a later turn, unless this one is the last (`to_the_end`)."""
         for _ in range(READS_MAX):
             if self.closed:
                 return
@@ -179,6 +180,8 @@ class Channel:
             if not self._discarding:
                 self._incoming += data
                 self._frames()
+            if len(data) < READ_BYTES and not to_the_end:
+                return
 
     def _receive(self) -> bytes:
         data, ancillary, message_flags, _ = self._socket.recvmsg(READ_BYTES, ANCILLARY_BYTES, RECEIVE_FLAGS)
@@ -215,7 +218,7 @@ class Channel:
                 self._received(self, message)
 
     def _process_ended(self) -> None:
-        self._readable()  # its last words may still lie in the socket
+        self._readable(to_the_end=True)  # its last words may still lie in the socket
         self._end(f"its process {self.pid} ended")
 
     # ---- writing

@@ -74,7 +74,9 @@ class VectorMemory:
         self.results_kept = max(RESULTS_KEPT, min(RESULTS_KEPT_MAX, RESULTS_BYTES_KEPT // max(size, 1)))
         self.results = Results(kept_min=self.results_kept, count_max=results_max(size) + 1)
         self.vectors = BufferPool(size, RESULTS_KEPT)
-        self._layouts: dict[Tag, ChunkLayout] = {}
+        self._layouts: dict[int, tuple[Tag, ChunkLayout]] = {}
+        """Of finished rounds, each under the tag that it was done with."""
+        self._in_flight: tuple[SyncPlan, int] | None = None
         self._last: Bytes | None = None
 
     @property
@@ -111,7 +113,7 @@ class VectorMemory:
         """For a tag that opens. `centred`: where parts are clipped, they are around the result of the round before."""
         now = self._begin(plan)
         layout = lay_out(now.coded.chunks, [tree.weight for tree in plan.trees])
-        self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
+        self._layouts.pop(tag.round, None)
         centre = None
         if bounds.clip_radius:
             last = centred and self.spec.parts == 1  # else the round before averaged something else
@@ -139,7 +141,7 @@ class VectorMemory:
 
     def finished(self, memory: RoundMemory) -> None:
         """The chunks of the tag can be asked for by their places in its trees."""
-        self._layouts[memory.tag] = memory.layout
+        self._layouts[memory.tag.round] = (memory.tag, memory.layout)
 
     def hold(self, result: Result) -> list[int]:
         """A result is whole, and right. Returns the rounds that had to go for it."""
@@ -156,7 +158,9 @@ class VectorMemory:
         """Of a chunk of a finished result, with the hash of its bytes where they came along a tree; it is held."""
         if isinstance(reference, HeldRef):
             return result_frame(self._held(reference.round), header, reference.index)
-        index = self._layouts[reference.tag].index(reference.tree, reference.chunk)
+        tag, layout = self._layouts[reference.tag.round]
+        assert tag == reference.tag
+        index = layout.index(reference.tree, reference.chunk)
         return result_frame(self._held(reference.tag.round), header, index, turn=reference.tag)
 
     def _held(self, round_number: int) -> Result:
@@ -165,11 +169,17 @@ class VectorMemory:
         return result
 
     def forget(self, rounds: list[int]) -> None:
-        self._layouts = {tag: layout for tag, layout in self._layouts.items() if tag.round not in rounds}
+        for one in rounds:
+            self._layouts.pop(one, None)
 
     def chunks_in_flight(self, site: SiteId, plan: SyncPlan) -> int:
         """So many for each child and tree that the scratch of all of them stays within SCRATCH_BYTES_MAX. In an
-        encoding, or cut finely, they are smaller: as many more are under way."""
+        encoding, or cut finely, they are smaller: as many more are under way. The same for all rounds of a plan."""
+        if self._in_flight is None or self._in_flight[0] is not plan:
+            self._in_flight = (plan, self._chunks_in_flight(site, plan))
+        return self._in_flight[1]
+
+    def _chunks_in_flight(self, site: SiteId, plan: SyncPlan) -> int:
         lanes = sum(1 + sum(above == site for _, above in tree.parent) for tree in plan.trees)
         chunk_bytes = self._cut(fine=plan.fine).coded_pool.size_bytes
         fitting = SCRATCH_BYTES_MAX // (chunk_bytes * max(lanes, 1))

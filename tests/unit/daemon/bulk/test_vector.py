@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from chaos_protocols.errors import LocalProtocolError
-from chaosd.bulk.vector import BufferPool, divide, vector_digest, weighted_sum
+from chaosd.bulk.vector import FEW, BufferPool, divide, is_finite, vector_digest, weighted_sum
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -68,3 +68,12 @@ def test_a_view_is_of_the_same_bytes() -> None:
 def test_the_digest_depends_on_the_order_of_the_chunks() -> None:
     assert vector_digest([b"a", b"b"]) != vector_digest([b"b", b"a"])
     assert len(vector_digest([])) == 64
+
+
+@pytest.mark.parametrize("count", [10, FEW + 1])
+def test_numbers_are_finite_unless_one_is_not_even_where_their_sum_is_too_large(count: int) -> None:
+    numbers = np.full(count, 3e38, dtype=np.float32)
+    assert is_finite(numbers)
+    for odd in (np.nan, np.inf, -np.inf):
+        numbers[-1] = odd
+        assert not is_finite(numbers)
