@@ -238,12 +238,13 @@ class ReduceMachine:
                 assert_never(header)
 
     def _position_told(self, site: SiteId, header: ChunkGrant | ChunkWant) -> list[ReduceEffect]:
-        if (one := self._of_tag(header.tag)) is not None:
-            flow = self._flow(one, header)
-            assert flow is not None, "its tag is that of the header"
-            if isinstance(header, ChunkWant):
-                return flow.wanted(site, header)
-            return self._resolved(flow.granted(site, header)) if one is self._current else []
+        for one in self._rounds():
+            if one.tag == header.tag:
+                flow = self._flow(one, header)
+                assert flow is not None, "its tag is that of the header"
+                if isinstance(header, ChunkWant):
+                    return flow.wanted(site, header)
+                return self._resolved(flow.granted(site, header)) if one is self._current else []
         if self._newest is None or header.tag > self._newest:
             key = (site, header.tree, isinstance(header, ChunkWant))
             known = self._early.get(key)
@@ -271,12 +272,6 @@ class ReduceMachine:
 
     def _rounds(self) -> list[_Round]:
         return [*self._kept, self._current] if self._current is not None else self._kept
-
-    def _of_tag(self, tag: Tag) -> _Round | None:
-        """The one that is open, or a finished one that serves children; most words are of the first."""
-        if self._current is not None and self._current.tag == tag:
-            return self._current
-        return next((kept for kept in self._kept if kept.tag == tag), None)
 
     def _flow(self, one: _Round | None, header: ChunkGrant | ChunkWant | ChunkUp | ChunkDown) -> TreeFlow | None:
         """None: of a tag that is not current. Raises RemoteProtocolError for a tree that the tag does not have."""
