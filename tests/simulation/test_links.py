@@ -186,4 +186,4 @@ def test_in_some_seeds_links_become_slow_and_fast_again_and_half_stay_as_they_we
             slow_in.append(len(slow))
             slow_after.append(len(world.network.rates))
     assert 5 <= len(slow_in) <= 20, "one of eight seeds"
-    assert 0.3 <= sum(slow_after) / sum(slow_in) <= 0.7
+    assert 0 < sum(slow_after) <= 0.5 * sum(slow_in), "half of those that are not too slow to stay"

@@ -86,8 +86,9 @@ class TransferMachine:
         return {site: SourceProgress(source.rate, source.received_bytes) for site, source in self._sources.items()}
 
     def rates(self) -> dict[SiteId, float]:
-        """Of those that have shown one over a link that is up, in bytes a second."""
-        return {site: source.rate for site, source in self._sources.items() if source.rate and source.usable}
+        """In bytes a second, of those over whose links more was on its way than they deliver in time: for `rates`."""
+        crowded = [source for source in self._all.usable if source.crowded or source.rate_before]
+        return {source.site: source.rate or source.rate_before for source in crowded}
 
     def sources(self) -> dict[SiteId, SourceState]:
         return {site: source.state for site, source in self._sources.items()}

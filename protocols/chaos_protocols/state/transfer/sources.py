@@ -20,6 +20,10 @@ BLOCK_S = 0.1
 
 BLOCK_BYTES_FIRST = 256 << 10
 WINDOW_BYTES_FIRST = 4 << 20
+WINDOW_FIRST_S = 2.0
+"""Before it shows a rate, no more is asked than it delivers in this time at the rate of an earlier transfer: all of it
+comes, wanted or not, and the next transfer, should this one be given up, waits for it."""
+
 RATE_SAMPLE_S = 0.1
 
 WRONG_BLOCKS_MAX = 3
@@ -98,6 +102,10 @@ class Source:
     progress_s: float = 0.0
     waiting_since_s: float = 0.0
     rate: float = 0.0
+    rate_before: float = 0.0
+    """As an earlier transfer over the same link has shown, behind what one before it had asked for; 0: none has."""
+    crowded: bool = False
+    """What an earlier transfer had asked for has come over its link during this one."""
     sample_s: float = 0.0
     sample_bytes: int = 0
     wrong: int = 0
@@ -186,7 +194,11 @@ class Source:
         return owed
 
     def window_bytes(self) -> int:
-        return max(2 * self.block_bytes(), int(self.rate * WINDOW_S)) if self.rate else WINDOW_BYTES_FIRST
+        if self.rate:
+            return max(2 * self.block_bytes(), int(self.rate * WINDOW_S))
+        if not self.rate_before:
+            return WINDOW_BYTES_FIRST
+        return min(WINDOW_BYTES_FIRST, max(2 * self.block_bytes(), int(self.rate_before * WINDOW_FIRST_S)))
 
     def block_bytes(self) -> int:
         """A power of two, so that blocks of all sizes lie within the cells of the state."""
