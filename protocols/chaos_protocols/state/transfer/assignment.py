@@ -50,7 +50,7 @@ class Assignment:
         for site in sorted({part.source for part in plan.ranges}):
             own = [(part.start, part.stop) for part in plan.ranges if part.source == site]
             source = self.sources[site] = Source(
-                site=site, planned_bytes=max(size_of(own), 1), rate_before=rates.get(site, 0.0)
+                site=site, planned_bytes=max(size_of(own), 1), rate=rates.get(site, 0.0), crowded=site in rates
             )
             for start, stop in own:
                 for gap in verified.missing(start, stop):
@@ -65,8 +65,7 @@ class Assignment:
         no silence."""
         if (source := self.sources.get(site)) is None:
             return
-        source.crowded = True
-        source.measure(size_bytes, now_s)
+        source.pass_by(size_bytes, now_s)
         if now_s < self.begun_s + for_s:
             source.hear(now_s)
 

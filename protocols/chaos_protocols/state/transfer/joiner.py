@@ -87,8 +87,7 @@ class TransferMachine:
 
     def rates(self) -> dict[SiteId, float]:
         """In bytes a second, of those over whose links more was on its way than they deliver in time: for `rates`."""
-        crowded = [source for source in self._all.usable if source.crowded or source.rate_before]
-        return {source.site: source.rate or source.rate_before for source in crowded}
+        return {source.site: source.rate for source in self._all.usable if source.crowded and source.rate}
 
     def sources(self) -> dict[SiteId, SourceState]:
         return {site: source.state for site, source in self._sources.items()}

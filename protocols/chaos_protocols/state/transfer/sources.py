@@ -20,10 +20,6 @@ BLOCK_S = 0.1
 
 BLOCK_BYTES_FIRST = 256 << 10
 WINDOW_BYTES_FIRST = 4 << 20
-WINDOW_FIRST_S = 2.0
-"""Before it shows a rate, no more is asked than it delivers in this time at the rate of an earlier transfer: all of it
-comes, wanted or not, and the next transfer, should this one be given up, waits for it."""
-
 RATE_SAMPLE_S = 0.1
 
 WRONG_BLOCKS_MAX = 3
@@ -102,10 +98,8 @@ class Source:
     progress_s: float = 0.0
     waiting_since_s: float = 0.0
     rate: float = 0.0
-    rate_before: float = 0.0
-    """As an earlier transfer over the same link has shown, behind what one before it had asked for; 0: none has."""
     crowded: bool = False
-    """What an earlier transfer had asked for has come over its link during this one."""
+    """What an earlier transfer had asked for has come over its link during this one, or did during that."""
     sample_s: float = 0.0
     sample_bytes: int = 0
     wrong: int = 0
@@ -194,11 +188,7 @@ class Source:
         return owed
 
     def window_bytes(self) -> int:
-        if self.rate:
-            return max(2 * self.block_bytes(), int(self.rate * WINDOW_S))
-        if not self.rate_before:
-            return WINDOW_BYTES_FIRST
-        return min(WINDOW_BYTES_FIRST, max(2 * self.block_bytes(), int(self.rate_before * WINDOW_FIRST_S)))
+        return max(2 * self.block_bytes(), int(self.rate * WINDOW_S)) if self.rate else WINDOW_BYTES_FIRST
 
     def block_bytes(self) -> int:
         """A power of two, so that blocks of all sizes lie within the cells of the state."""
@@ -216,6 +206,11 @@ class Source:
                 return self.progress_s + settings.stall_timeout_s
             case _:
                 return None
+
+    def pass_by(self, size_bytes: int, now_s: float) -> None:
+        """Bytes came that an earlier transfer had asked for."""
+        self.crowded = True
+        self.measure(size_bytes, now_s)
 
     def stall_reason(self, settings: TransferSettings) -> str:
         """Why it is given up now."""

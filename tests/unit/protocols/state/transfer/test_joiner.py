@@ -19,9 +19,9 @@ from chaos_protocols.state.transfer import (
 )
 from chaos_protocols.state.transfer.assignment import OUTSTANDING_BYTES_MAX, REPLAN_INTERVAL_S
 from chaos_protocols.state.transfer.ranges import cut
-from chaos_protocols.state.transfer.sources import BLOCK_BYTES_FIRST
 from chaos_protocols.wire.bulk import (
     BLOCK_BYTES_MAX,
+    BLOCK_BYTES_MIN,
     BlockData,
     BlockDrop,
     BlockGone,
@@ -226,7 +226,7 @@ def test_of_a_source_that_was_slow_over_its_link_little_is_asked_when_the_transf
     rates = run.machine.rates()
     assert rates == {A: pytest.approx(131_072)} and run.machine.sources()[A] is SourceState.READY
     again = Run(plan(a=8 * MIB), links="a", rates=rates)
-    assert sum(stop - start for start, stop in again.asked[A]) == 2 * BLOCK_BYTES_FIRST
+    assert sum(stop - start for start, stop in again.asked[A]) == 2 * BLOCK_BYTES_MIN
     assert again.machine.rates() == rates
     run.take(run.machine.link_lost(A, now_s=run.now_s))
     assert run.machine.rates() == {}, "its next link may be another one"
