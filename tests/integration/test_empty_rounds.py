@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,11 @@ async def by_themselves(folder: Path, steps: int) -> Ran:
     return await train(folder, dp=2, pp=1, script=script(folder), environment=environment, skip_not_finite=True)
 
 
+def states(ran: Ran) -> list[object]:
+    """After the steps. One that is left out has that of the step before, and is not told where a worker died in it."""
+    return [state for state, _ in groupby(ran.digests)]
+
+
 def seldom(faults: str) -> object:
     return pytest.param(faults, marks=pytest.mark.long)
 
@@ -63,7 +69,7 @@ async def test_a_round_that_nobody_else_makes_is_computed_with_the_samples_that_
     assert len(ran.of("step-skipped")) == 1
     assert [each.fields["round"] for each in ran.of("round")] == list(range(1, ROUNDS + 1))
     reference = await by_themselves(tmp_path / "alone", ROUNDS + 1)
-    assert reference.failed == "" and ran.digests == reference.digests and len(ran.digests) == ROUNDS + 1
+    assert reference.failed == "" and states(ran) == states(reference) and len(states(ran)) == ROUNDS
 
 
 async def test_without_the_option_that_ends_the_training_with_a_sentence_that_names_it(tmp_path: Path) -> None:
