@@ -97,6 +97,7 @@ async def test_a_drained_worker_whose_process_ends_is_not_replaced_until_it_is_l
 
 @pytest.mark.parametrize("command", ["drain 1", "undrain 1", "replan"])
 def test_where_no_group_runs_that_is_said(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # without it /tmp is looked at, where another test's workers may be
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     ran = CliRunner().invoke(app, ["workers", *command.split()])
     assert ran.exit_code == 1 and "no `chaosd run` of this user is running" in ran.output
