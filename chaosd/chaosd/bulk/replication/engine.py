@@ -122,7 +122,7 @@ class ReplicationEngine:
         self._source = StateSource(sender, self._outbox, self._hashing)
         self._fetch: _Fetch | None = None
         self._rates: dict[SiteId, float] = {}
-        """Of sources, in bytes a second, as the last transfer over the link that is up now has shown."""
+        """Of sources whose links were crowded (`TransferMachine.rates`), over the links that are up now."""
         self.same_bytes = 0
         """Of the last state that was fetched: what had not to be sent."""
         self._announced: dict[tuple[SiteId, int], tuple[bytes, BlockData]] = {}

@@ -116,15 +116,21 @@ async def test_what_the_link_takes_at_once_goes_without_a_task_and_the_rest_foll
     await outbox.close()
 
 
-async def test_a_link_that_is_closed_when_a_frame_is_to_go_at_once_takes_all_along() -> None:
-    sender = Sender()
-    sender.at_once, sender.fails = 1, LinkClosed("gone")
+def two_with_buffers(sender: Sender) -> tuple[SendQueue[str], BufferPool]:
+    """Two frames were put whose bytes lie in buffers of the pool."""
     pool = BufferPool(8, kept_max=4)
     outbox: SendQueue[str] = SendQueue(sender, 1, lambda site: None)
     outbox.link_up(A)
     for name in ("one", "two"):
         buffer = pool.take()
         outbox.put(A, Frame(key=name, header=BlockGone(transfer=name), payload=buffer.view(0, 8), buffer=buffer))
+    return outbox, pool
+
+
+async def test_a_link_that_is_closed_when_a_frame_is_to_go_at_once_takes_all_along() -> None:
+    sender = Sender()
+    sender.at_once, sender.fails = 1, LinkClosed("gone")
+    outbox, pool = two_with_buffers(sender)
     await rounds_of_the_loop()
     assert (pool.taken, sender.sent) == (0, [])
     await outbox.close()
@@ -132,12 +138,7 @@ async def test_a_link_that_is_closed_when_a_frame_is_to_go_at_once_takes_all_alo
 
 async def test_a_lost_link_takes_its_frames_along_and_gives_their_buffers_back() -> None:
     sender = Sender()
-    pool = BufferPool(8, kept_max=4)
-    outbox: SendQueue[str] = SendQueue(sender, 1, lambda site: None)
-    outbox.link_up(A)
-    for name in ("one", "two"):
-        buffer = pool.take()
-        outbox.put(A, Frame(key=name, header=BlockGone(transfer=name), payload=buffer.view(0, 8), buffer=buffer))
+    outbox, pool = two_with_buffers(sender)
     await rounds_of_the_loop()
     outbox.link_up(A)
     outbox.put(A, frame("new"))

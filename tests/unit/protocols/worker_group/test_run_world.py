@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.unit.protocols.worker_group.early_deaths import mortal_group
 from tests.unit.protocols.worker_group.run_world import RunWorld
@@ -83,22 +85,24 @@ def test_a_group_whose_workers_are_killed_on_their_way_keeps_its_word_to_the_run
         check(world)
 
 
+def mixed_group(seed: int) -> dict[str, Any]:
+    return {
+        "workers": 2 + seed % 4,
+        "spares": seed % 3,
+        "restarts": seed % 5,
+        "faults": seed % 7,
+        "steps": 2 + seed % 4,
+        "outages": seed % 4,
+        "others": seed % 2 == 0,
+        "clipped": seed % 3 == 0,
+    }
+
+
 def test_local_steps_are_the_sites_own_and_a_round_ends_them_whatever_dies() -> None:
     """No step applied twice, all holders at the same, and the common state is never touched but by a result."""
     alone = ended_early = rescued = 0
     for seed in range(300):
-        world = RunWorld(
-            seed,
-            workers=2 + seed % 4,
-            spares=seed % 3,
-            restarts=seed % 5,
-            faults=seed % 7,
-            steps=2 + seed % 4,
-            every=1 + seed % 4,
-            outages=seed % 4,
-            others=seed % 2 == 0,
-            clipped=seed % 3 == 0,
-        )
+        world = RunWorld(seed, **mixed_group(seed), every=1 + seed % 4)
         world.run()
         check(world)
         alone, ended_early, rescued = alone + world.alone, ended_early + world.ended_early, rescued + world.rescued
@@ -109,19 +113,7 @@ def test_a_round_to_which_nobody_gave_anything_is_tried_with_other_samples_whate
     """All workers count the same round, also those that come later, and the training has as many rounds as ever."""
     vain = answered = 0
     for seed in range(300):
-        world = RunWorld(
-            seed,
-            workers=2 + seed % 4,
-            spares=seed % 3,
-            restarts=seed % 5,
-            faults=seed % 7,
-            steps=2 + seed % 4,
-            every=seed % 3,
-            empties=1 + seed % 5,
-            outages=seed % 4,
-            others=seed % 2 == 0,
-            clipped=seed % 3 == 0,
-        )
+        world = RunWorld(seed, **mixed_group(seed), every=seed % 3, empties=1 + seed % 5)
         world.run()
         check(world)
         vain += world.machine.rounds.vain
