@@ -83,8 +83,10 @@ def _best(
         found = _search(costs, tables, len(able), speed, memory, members, asked.settings.copies)
         if found is None:
             continue
-        names = {device.worker: held[device.worker] for device in able}
-        made = _placed(costs, found, names) if asked.even else _fitted(costs, tables, found, names, memory)
+        if asked.even:
+            made = _placed(costs, found, held)
+        else:
+            made = _fitted(costs, tables, found, held, [device.worker for device in able], memory)
         if best is None or evaluate(made.plan, costs).step_s < evaluate(best.plan, costs).step_s:
             best = made
     return best
@@ -128,10 +130,13 @@ def _placed(costs: Costs, found: Found, held: Mapping[int, Range]) -> Partition:
     return _made(costs, found, _pipelines(shapes, moved.workers), moved)
 
 
-def _fitted(costs: Costs, tables: Tables, found: Found, held: Mapping[int, Range], memory_bytes: int) -> Partition:
-    """Unequal devices: speeds decide who takes which place."""
+def _fitted(
+    costs: Costs, tables: Tables, found: Found, held: Mapping[int, Range], able: Sequence[int], memory_bytes: int
+) -> Partition:
+    """Unequal devices: speeds decide who of the `able` takes which place. The others of `held` give on what they hold:
+    a worker that is too slow for the plan may be the last that has some layers."""
     shapes = [(each.split, each.micro_batches) for each in found.classes for _ in range(each.count)]
-    pipelines = fit_speeds(costs, tables, shapes, sorted(held), memory_bytes)
+    pipelines = fit_speeds(costs, tables, shapes, able, memory_bytes)
     stages = [stage for pipeline in pipelines for stage in pipeline.stages]
     workers = tuple(stage.worker for stage in stages)
     places = [(stage.first_layer, stage.last_layer) for stage in stages]

@@ -386,3 +386,14 @@ def test_a_spare_takes_the_place_of_a_slow_worker_which_waits_as_one() -> None:
     plan = planner.make(ask(2, idle={4}), greeted, here)
     assert plan.workers == {0, 1, 2, 4} and plan.shares[3].last_layer == 0
     assert plan.step_s == pytest.approx(now_s / 2, rel=0.2) and {move.target for move in plan.moves} == {4}
+
+
+def test_a_slow_worker_that_alone_has_some_layers_gives_them_on_when_another_dies() -> None:
+    planner = SitePlanner(workers=4, pipelines=2, stages=2, policies=frozenset({Policy.DYNAMIC}))
+    greeted = greeting()
+    before = begun(planner, range(4), greeted)
+    factors = MeasuredFactors(forward=(1.0,) * 6, backward=(1.0,) * 6, speeds={1: 0.05})
+    planner.learn(factors, greeted, frozenset(range(4)))
+    after = planner.make(ask(2, lost={3}), greeted, frozenset({0, 1, 2}))
+    check_moves(before, after, {3})
+    assert after.workers == {0, 2} and {move.source for move in after.moves} == {1}

@@ -240,6 +240,15 @@ def test_slow_devices_get_less_work_than_an_equal_share() -> None:
     assert decision.bound_s <= of(decision, Policy.DYNAMIC) <= 1.35 * decision.bound_s
 
 
+@pytest.mark.parametrize("speed", [0.01, 0.1, 0.5, 0.9])
+def test_a_worker_that_is_too_slow_for_the_plan_gives_on_what_it_alone_holds(speed: float) -> None:
+    devices = tuple(DeviceFacts(worker=w, memory_bytes=10**9, speed=speed if w == 1 else 1.0) for w in range(4))
+    settings = Settings(policies=frozenset({Policy.DYNAMIC}))  # nothing comes from elsewhere
+    decision = plan(model_of(), site(4, devices=devices), grid(2, 2), frozenset({3}), settings)
+    (dynamic,) = (each for each in decision.candidates if each.policy is Policy.DYNAMIC)
+    assert dynamic.transfer_bytes > 0 and (speed > 0.1 or 1 not in decision.plan.workers)
+
+
 def test_pair_rates_are_priced_in_the_candidates() -> None:
     slow = tuple(PairRate(source=a, target=b, rate_bytes_per_s=1e5) for a in range(4) for b in range(4, 8))
     facts = site(8, pair_rates=slow)
