@@ -87,7 +87,7 @@ class World:
         self.spares_last_holder = False
         self.bans = Bans(self)
         self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
-        self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)
+        self.delivered: deque[tuple[str, str, str, Any, int, bytes]] = deque(maxlen=400)
         self.oracles, self.doors, self.runs = Oracles(self), Doors(), Runs(self)
         self.muteness = Muteness(self)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -213,7 +213,9 @@ class World:
             return
         brought = kind == CONTROL and message.event_id == BROUGHT  # `hear` may lose it
         if kind != BEGINS and site not in self.guests and not brought:
-            self.delivered.append((site, source, kind, message, node.disk.incarnation))
+            far = connection.processes[source].machine
+            key = far.keys.public_key if far is not None else b""
+            self.delivered.append((site, source, kind, message, node.disk.incarnation, key))
         self.oracles.delivered(node, source)
         if kind == CONTROL:
             if not self.doors.reads(node, source, message):
@@ -268,7 +270,7 @@ class World:
         """Something that was delivered lately is delivered once more."""
         if not self.delivered:
             return
-        site, source, kind, message, incarnation = rng.choice(list(self.delivered))
+        site, source, kind, message, incarnation, _ = rng.choice(list(self.delivered))
         node = self.nodes[site]
         if source not in node.connections or node.disk.incarnation != incarnation or node.machine is None:
             return
@@ -286,13 +288,16 @@ class World:
         words = [one for one in self.delivered if one[2] == CONTROL and one[3].destination == one[0]]
         if not words:
             return
-        site, _, _, message, _ = rng.choice(words)
+        site, _, _, message, _, key = rng.choice(words)
         node = self.nodes[site]
         ways = sorted(node.connections)
         if ways:
             run = node.machine.roster.run_id if node.machine is not None else ""  # as who signs it for others says it
-            message = msgspec.structs.replace(message, run=run)
-            node.handle(events.EnvelopeReceived(neighbour=rng.choice(ways), envelope=message))  # type: ignore[arg-type]
+            way, message = rng.choice(ways), msgspec.structs.replace(message, run=run)
+            if way != message.source:
+                message = msgspec.structs.replace(message, public_key=message.public_key or key)
+            if self.doors.reads(node, way, message):
+                node.handle(events.EnvelopeReceived(neighbour=way, envelope=message))  # type: ignore[arg-type]
 
     def state_is_lost(self) -> bool:
         """No worker alive has the state that the run would have to go on from."""
