@@ -7,15 +7,15 @@ rates seen when one runs dry or will be late.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer.effects import JoinerEffect, SendHeader
-from chaos_protocols.state.transfer.held import LocalCells
+from chaos_protocols.state.transfer.held import LocalCells, at_cells
 from chaos_protocols.state.transfer.ranges import Range, RangeSet, Replan, SourceRate, joined, size_of
 from chaos_protocols.state.transfer.sources import Source, SourceState
 from chaos_protocols.wire.bulk import BlockDrop, BlockWant
-from chaos_protocols.wire.plans import ReplicationPlan
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 
 OUTSTANDING_BYTES_MAX = 256 << 20
 """Asked for and not yet verified, from all sources together: what was asked can be planned anew only by dropping it.
@@ -49,12 +49,15 @@ class Assignment:
         self.sources: dict[SiteId, Source] = {}
         for site in sorted({part.source for part in plan.ranges}):
             own = [(part.start, part.stop) for part in plan.ranges if part.source == site]
-            source = self.sources[site] = Source(
+            self.sources[site] = Source(
                 site=site, planned_bytes=max(size_of(own), 1), rate=rates.get(site, 0.0), crowded=site in rates
             )
-            for start, stop in own:
-                for gap in verified.missing(start, stop):
-                    source.give(*gap)
+        self._give(plan.ranges)
+
+    def _give(self, parts: Iterable[SourceRange]) -> None:
+        for part in parts if self._held is None else at_cells(parts):
+            if part.start < part.stop:
+                self.sources[part.source].give(part.start, part.stop)
 
     def start(self, now_s: float) -> None:
         """What the plan says counts from now on."""
@@ -100,8 +103,7 @@ class Assignment:
         self._unassigned.clear()
         if left:
             rates = tuple(SourceRate(site=one.site, rate_bytes_per_s=self._rate_of(one)) for one in usable)
-            for piece in self._replan(tuple(left), rates):
-                self.sources[piece.source].give(piece.start, piece.stop)
+            self._give(self._replan(tuple(left), rates))
 
     def rebalance(self, now_s: float) -> tuple[list[JoinerEffect], list[Source]]:
         """Where a source has run dry, or one will be late, plan anew. Also: whose wants were dropped for that."""

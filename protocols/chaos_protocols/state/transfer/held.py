@@ -7,17 +7,37 @@ like any other from then on: its old hash says nothing any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 
 from chaos_protocols.state.transfer.ranges import Range, cut
 from chaos_protocols.wire.bulk import CELL_BYTES, CELLS_COMPARED_MAX
+from chaos_protocols.wire.plans import SourceRange
+
+
+def at_cells(parts: Iterable[SourceRange]) -> list[SourceRange]:
+    """The same bytes, with borders between two sources at the nearest border of a cell: a cell of which each has a part
+    is sent whole, though it may be here already."""
+    ordered = sorted(parts, key=lambda part: part.start)
+    found: list[SourceRange] = []
+    start = ordered[0].start if ordered else 0
+    for part, following in itertools.zip_longest(ordered, ordered[1:]):
+        stop, next_start = part.stop, part.stop if following is None else following.start
+        if following is not None and next_start == stop:
+            nearest = (stop + CELL_BYTES // 2) // CELL_BYTES * CELL_BYTES
+            if start <= nearest <= following.stop:
+                stop = next_start = nearest
+        if start < stop:
+            found.append(SourceRange(source=part.source, start=start, stop=stop))
+        start = next_start
+    return found
 
 
 class LocalCells:
-    """See the module. `pieces`: the ranges of the plan."""
+    """See the module. `parts`: the ranges of the plan."""
 
-    def __init__(self, pieces: Sequence[Range], state_bytes: int) -> None:
-        self._pieces = pieces
+    def __init__(self, parts: Iterable[SourceRange], state_bytes: int) -> None:
+        self._parts = at_cells(parts)
         self._state_bytes = state_bytes
         self.hashes: dict[int, bytes] = {}
         """Of cells that still are as they were found, by their start."""
@@ -26,8 +46,8 @@ class LocalCells:
 
     def cells(self) -> Iterator[Range]:
         """All cells in the order in which they are wanted: one of each range in turn, since all ranges are asked for at
-        once; last those that two ranges share."""
-        lines = [self._whole_cells(*piece) for piece in self._pieces]
+        once; last those that several ranges share, as they are smaller than a cell."""
+        lines = [self._whole_cells(part.start, part.stop) for part in self._parts]
         given: set[int] = set()
         while lines:
             for line in list(lines):
@@ -38,7 +58,7 @@ class LocalCells:
                     given.add(cell[0])
                     yield cell
         for cell in cut(0, self._state_bytes, CELL_BYTES):
-            if cell[0] not in given:  # shared by two sources now; after a new plan it may be one source's
+            if cell[0] not in given:  # after a new plan it may be one source's
                 yield cell
 
     def hashed(self, start: int, digest: bytes) -> None:

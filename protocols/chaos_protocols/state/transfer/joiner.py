@@ -69,7 +69,7 @@ class TransferMachine:
         self.ended = False
         self.same_bytes = 0
         """Not sent, since the destination held them already."""
-        self.held = LocalCells(pieces, plan.state_bytes) if held else None
+        self.held = LocalCells(plan.ranges, plan.state_bytes) if held else None
         self._settings = settings or TransferSettings()
         self._sources_needed = 2 if self._settings.witness else 1
         self._all = Assignment(plan, replan, self.verified_ranges, self.held, rates or {})

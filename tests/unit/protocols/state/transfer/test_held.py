@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.protocols.state.transfer.test_joiner import SETTINGS, A, B, C, plan
 
 from chaos_protocols.errors import RemoteProtocolError
@@ -20,6 +22,8 @@ from chaos_protocols.state.transfer import (
     TransferMachine,
     TransferSource,
 )
+from chaos_protocols.state.transfer.held import at_cells
+from chaos_protocols.state.transfer.ranges import joined, size_of
 from chaos_protocols.state.transfer.sources import BLOCK_BYTES_FIRST
 from chaos_protocols.wire.bulk import (
     BLOCK_BYTES_MAX,
@@ -31,6 +35,7 @@ from chaos_protocols.wire.bulk import (
     WitnessHash,
     WitnessWant,
 )
+from chaos_protocols.wire.plans import SourceRange
 
 OLD, NEW = b"o" * 32, b"n" * 32
 
@@ -121,10 +126,34 @@ def test_a_cell_of_which_a_part_has_come_is_asked_for_without_a_hash_after_the_l
 
 
 def test_cells_of_all_ranges_are_hashed_in_turn_and_shared_ones_last() -> None:
-    half = CELL_BYTES // 2
-    held = Resumed(a=2 * CELL_BYTES + half, b=CELL_BYTES + half).machine.held
+    tenth = CELL_BYTES // 10
+    held = Resumed(a=2 * CELL_BYTES + 6 * tenth, b=tenth, c=CELL_BYTES + tenth).machine.held
     assert held is not None
     assert [start // CELL_BYTES for start, _ in held.cells()] == [0, 3, 1, 2]
+
+
+def test_a_cell_between_two_sources_is_one_sources_to_compare() -> None:
+    """Each was asked for its part of it, which was sent though it was here."""
+    tenth = CELL_BYTES // 10
+    for border, cells in ((tenth, [B, B, B]), (6 * tenth, [A, B, B]), (CELL_BYTES + 9 * tenth, [A, A, B])):
+        run = Resumed(a=border, b=3 * CELL_BYTES - border)
+        for cell, source in enumerate(cells):
+            run.hash(cell * CELL_BYTES)
+            run.same(source, cell * CELL_BYTES)
+        assert run.machine.same_bytes == 3 * CELL_BYTES and run.log == [StateFetched()]
+
+
+@given(sizes=st.lists(st.integers(0, 3 * CELL_BYTES), min_size=1, max_size=5), gaps=st.data())
+def test_borders_at_cells_leave_out_no_byte_and_give_none_twice(sizes: list[int], gaps: st.DataObject) -> None:
+    parts, at = [], 0
+    for size, source in zip(sizes, (A, B, C, A, B), strict=False):
+        at += gaps.draw(st.sampled_from((0, 0, 1, CELL_BYTES // 3)))
+        parts.append(SourceRange(source=source, start=at, stop=at + size))
+        at += size
+    found = at_cells(parts)
+    whole = joined((part.start, part.stop) for part in parts)
+    assert joined((part.start, part.stop) for part in found) == whole
+    assert size_of((part.start, part.stop) for part in found) == size_of(whole)
 
 
 def test_with_a_witness_a_cell_that_is_the_same_counts_when_another_source_names_its_hash() -> None:
