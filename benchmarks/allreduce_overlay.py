@@ -27,6 +27,7 @@ import contextlib
 import random
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,10 +68,7 @@ def run(*, short: bool, seed: int) -> Figures:
         bound_s = vector_bytes / bound_bytes_per_s(SITES[:sites], links)
         case = f"{sites}_sites_{len(links)}_links"
         figures[f"{case}_bound_s"] = bound_s
-        for policy in POLICIES:
-            if policy == "ring" and not has_ring(SITES[:sites], links):
-                continue
-            measured = rounds_over(SITES[:sites], links, policy, vector_bytes, rounds)
+        for policy, measured in by_policy(SITES[:sites], links, vector_bytes, rounds):
             figures[f"{case}_{policy}_s"] = seconds = spread(measured.seconds)
             figures[f"{case}_{policy}_links_used"] = measured.links_used
             figures[f"{case}_{policy}_rate_told"] = spread(measured.rates_told)
@@ -89,10 +87,7 @@ def _lossy(seed: int, loss: float, vector_bytes: int, rounds: int) -> Figures:
     links, lossy, bound = with_loss(sites, overlay(random.Random(f"allreduce/{seed}/lossy"), *LOSSY), loss)
     bound_s, case = vector_bytes / bound, f"lossy_{100 * loss:.0f}_percent"
     figures: Figures = {f"{case}_bound_s": bound_s}
-    for policy in POLICIES:
-        if policy == "ring" and not has_ring(sites, links):
-            continue
-        measured = rounds_over(sites, links, policy, vector_bytes, rounds)
+    for policy, measured in by_policy(sites, links, vector_bytes, rounds):
         figures[f"{case}_{policy}_s"] = seconds = spread(measured.seconds)
         figures[f"{case}_{policy}_rate_told"] = told = measured.rates_told[links.index(lossy)]
         figures[f"{case}_{policy}_over_bound"] = over = seconds["median"] / bound_s
@@ -160,6 +155,15 @@ def has_ring(sites: tuple[str, ...], links: list[LinkSpec]) -> bool:
     except NoTree:
         return False
     return True
+
+
+def by_policy(
+    sites: tuple[str, ...], links: list[LinkSpec], vector_bytes: int, rounds: int
+) -> Iterator[tuple[str, Measured]]:
+    """Rounds on this overlay under each policy that has trees there, one after the other."""
+    for policy in POLICIES:
+        if policy != "ring" or has_ring(sites, links):
+            yield policy, rounds_over(sites, links, policy, vector_bytes, rounds)
 
 
 def rounds_over(sites: tuple[str, ...], links: list[LinkSpec], policy: str, vector_bytes: int, rounds: int) -> Measured:
