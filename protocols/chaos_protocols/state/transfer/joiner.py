@@ -40,7 +40,6 @@ from chaos_protocols.wire.bulk import (
     BlockWait,
     StandHeader,
     WitnessHash,
-    WitnessWant,
 )
 from chaos_protocols.wire.plans import ReplicationPlan
 
@@ -74,7 +73,7 @@ class TransferMachine:
         self._sources_needed = 2 if self._settings.witness else 1
         self._all = Assignment(plan, replan, self.verified_ranges, self.held, rates or {})
         self._sources = self._all.sources
-        self._witnesses = Witnesses()
+        self._witnesses = Witnesses(plan.transfer, self._all)
         self._alone_since_s: float | None = None
 
     @property
@@ -120,8 +119,7 @@ class TransferMachine:
         """A source's link is new: what it was asked for is asked again, of it or of others."""
         if (source := self._sources.get(site)) is None or self.ended:
             return []
-        self._all.take_back(source)
-        self._witnesses.lost(source.site)
+        self._take_back(source)
         if source.state is not SourceState.EXCLUDED:
             source.become(SourceState.READY, now_s)
         self._all.spread(now_s)
@@ -177,7 +175,7 @@ class TransferMachine:
         source.measure(size_bytes, now_s)
         effects: list[JoinerEffect] = [CheckBlock(source=site, start=header.start, stop=stop, hash=header.hash)]
         if self._settings.witness:
-            effects += self._seek_witness(self._witnesses.begin(site, header.start, stop, header.hash), now_s)
+            effects += self._witnesses.seek(self._witnesses.begin(site, header.start, stop, header.hash), now_s)
         return [*effects, *self._all.ask(source, now_s)]
 
     def checked(self, check: CheckBlock, digest: bytes, *, now_s: float) -> list[JoinerEffect]:
@@ -301,18 +299,7 @@ class TransferMachine:
         source.check(start, stop)
         cross_check = self._witnesses.begin(source.site, start, stop, held.hashes[start])
         cross_check.check()
-        return [*self._seek_witness(cross_check, now_s), *self._go_on(now_s)]
-
-    def _seek_witness(self, cross_check: CrossCheck, now_s: float) -> list[JoinerEffect]:
-        ready = [one.site for one in self._all.ready if one.site not in cross_check.said]
-        owe_words = {one.witness for one in self._witnesses.waiting.values()}
-        witness = self._witnesses.choose(cross_check, ready or [one.site for one in self._all.usable])
-        if witness is None:
-            return []
-        if not (source := self._sources[witness]).asked and witness not in owe_words:
-            source.hear(now_s)
-        want = WitnessWant(transfer=self.plan.transfer, start=cross_check.start, stop=cross_check.stop)
-        return [SendHeader(site=witness, header=want)]
+        return [*self._witnesses.seek(cross_check, now_s), *self._go_on(now_s)]
 
     def _judge(self, cross_check: CrossCheck, now_s: float) -> list[JoinerEffect]:
         """A block's own check is done, or another site named its hash."""
@@ -322,8 +309,9 @@ class TransferMachine:
         if verdict is None:
             if cross_check.witness is not None or len(cross_check.said) < 2:
                 return []  # its witness, or any witness, is still to be heard
-            sought = self._seek_witness(cross_check, now_s)
-            return sought or self._without_agreement(cross_check)
+            sought = self._witnesses.seek(cross_check, now_s)
+            self.ended = not sought
+            return sought or self._witnesses.undecided(cross_check)
         self._witnesses.forget(cross_check.start)
         if verdict.right:
             self._accept(cross_check.source, cross_check.start, cross_check.stop)
@@ -344,16 +332,6 @@ class TransferMachine:
                 effects += self._drop(source, SourceState.EXCLUDED, reason, now_s, wrong=True)
         return effects if self.ended else [*effects, *self._go_on(now_s)]
 
-    def _without_agreement(self, cross_check: CrossCheck) -> list[JoinerEffect]:
-        """Nobody is left who could decide: who is right cannot be known."""
-        self.ended = True
-        undecided = "the sources disagree on a block, and no third can decide"
-        effects: list[JoinerEffect] = [
-            SourceDropped(source=site, reason=undecided, wrong=True) for site in sorted(cross_check.said)
-        ]
-        names = ", ".join(map(short, sorted(cross_check.said)))
-        return [*effects, FetchFailed(reason=f"the sources {names} have different states, and no third decides")]
-
     # -- deciding
 
     def _patience_ends_s(self, source: Source) -> float | None:
@@ -364,10 +342,14 @@ class TransferMachine:
         self, source: Source, state: SourceState, reason: str, now_s: float, *, wrong: bool = False
     ) -> list[JoinerEffect]:
         source.become(state, now_s)
-        self._all.take_back(source)
-        self._witnesses.lost(source.site)
+        self._take_back(source)
         self._all.spread(now_s)
         return [SourceDropped(source=source.site, reason=reason, wrong=wrong), *self._go_on(now_s)]
+
+    def _take_back(self, source: Source) -> None:
+        """What it owes, blocks and words, is to come from others, or from it once more."""
+        self._all.take_back(source)
+        self._witnesses.lost(source.site)
 
     def _go_on(self, now_s: float) -> list[JoinerEffect]:
         """Ask for more; tell the end."""
@@ -383,7 +365,7 @@ class TransferMachine:
             self._witnesses.lost(source.site)
         if self._settings.witness:
             for cross_check in [one for one in self._witnesses.waiting.values() if one.witness is None]:
-                effects += self._seek_witness(cross_check, now_s)
+                effects += self._witnesses.seek(cross_check, now_s)
         for source in self._sources.values():
             effects += self._all.ask(source, now_s)
         return effects

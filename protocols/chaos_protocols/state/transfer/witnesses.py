@@ -1,6 +1,6 @@
 """Two replicas must agree on a block before it counts (`verify = "witness"`, spec 11.7).
 
-Pure bookkeeping of the joiner: which block waits for whose word, who said what, who is believed. Driven by
+Pure bookkeeping of the joiner: which block waits for whose word, whom to ask, who said what, who is believed. Driven by
 `TransferMachine`. A source that lies consistently (wrong bytes with their right hash) passes every check of its own;
 another source hashes the same range of its own snapshot. Where the two differ a third decides: the first hash that two
 sources name is right, whoever named another one is wrong.
@@ -9,9 +9,12 @@ sources name is right, whoever named another one is wrong.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.state.transfer.assignment import Assignment
+from chaos_protocols.state.transfer.effects import FetchFailed, JoinerEffect, SendHeader, SourceDropped
+from chaos_protocols.wire.bulk import WitnessWant
 
 
 @dataclass(slots=True)
@@ -41,12 +44,13 @@ class WitnessVerdict:
     wrong: tuple[SiteId, ...]
 
 
-@dataclass(slots=True)
 class Witnesses:
-    """See the module."""
+    """See the module. `transfer`: its id. `assignment`: who can be asked, and owes what."""
 
-    waiting: dict[int, CrossCheck] = field(default_factory=dict)
-    """By the start of the block."""
+    def __init__(self, transfer: str, assignment: Assignment) -> None:
+        self._transfer, self._all = transfer, assignment
+        self.waiting: dict[int, CrossCheck] = {}
+        """By the start of the block."""
 
     def asked_of(self, site: SiteId) -> bool:
         """Whether this site owes a word."""
@@ -76,7 +80,20 @@ class Witnesses:
         one.witness = None
         return one
 
-    def choose(self, one: CrossCheck, usable: Iterable[SiteId]) -> SiteId | None:
+    def seek(self, one: CrossCheck, now_s: float) -> list[JoinerEffect]:
+        """Ask another site for its word; nothing where none can be asked."""
+        ready = [source.site for source in self._all.ready if source.site not in one.said]
+        owe_words = {other.witness for other in self.waiting.values()}
+        witness = self._choose(one, ready or [source.site for source in self._all.usable])
+        if witness is None:
+            return []
+        source = self._all.sources[witness]
+        if not source.asked and witness not in owe_words:
+            source.hear(now_s)
+        want = WitnessWant(transfer=self._transfer, start=one.start, stop=one.stop)
+        return [SendHeader(site=witness, header=want)]
+
+    def _choose(self, one: CrossCheck, usable: Iterable[SiteId]) -> SiteId | None:
         """The site that has least to do and has not spoken yet; remembered as asked."""
         load = {site: 0 for site in usable if site not in one.said}
         for other in self.waiting.values():
@@ -94,3 +111,13 @@ class Witnesses:
             return None
         wrong = tuple(site for site, digest in one.said.items() if digest != agreed)
         return WitnessVerdict(right=one.said[one.source] == agreed, wrong=wrong)
+
+    @staticmethod
+    def undecided(one: CrossCheck) -> list[JoinerEffect]:
+        """Nobody is left who could decide: who is right cannot be known."""
+        reason = "the sources disagree on a block, and no third can decide"
+        effects: list[JoinerEffect] = [
+            SourceDropped(source=site, reason=reason, wrong=True) for site in sorted(one.said)
+        ]
+        names = ", ".join(map(short, sorted(one.said)))
+        return [*effects, FetchFailed(reason=f"the sources {names} have different states, and no third decides")]
