@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.simulator.oracles_recovery import SLACK_S, RecoveryOracle
+from tests.simulator.oracles_standing import STAND_S
 from tests.simulator.violation import Violation
 
 from chaos_protocols.links.liveness import LinkPhase
@@ -38,3 +40,30 @@ def test_the_time_in_which_a_site_stood_still_for_a_moment_is_nobodys_silence(st
     passes(1.0 + BEAT_S + SLACK_S - 0.1 + stood_s)
     with pytest.raises(Violation, match="still calls its link to 02b up"):
         passes(world.now_s + 3 * BEAT_S)
+
+
+@pytest.mark.parametrize("says_after_s", [0.0, STAND_S / 2, STAND_S * 2])
+def test_who_waits_for_a_state_that_is_lost_has_some_time_to_say_so(says_after_s: float) -> None:
+    """Seed 9304989, 5 sites: its daemon had taken its new key, and begun anew, a second before the judge looked."""
+    world: Any = SimpleNamespace(now_s=0.0, settings=SimpleNamespace(beat_s=BEAT_S))
+    pause = SimpleNamespace(reason=lambda: "it is lost" if world.now_s >= says_after_s else "")
+    machine = SimpleNamespace(
+        incarnation=1, rounds=SimpleNamespace(active=False), participation=SimpleNamespace(pause=pause)
+    )
+    world.nodes = {"01a": SimpleNamespace(site="01a", name="a", worker=object(), machine=machine)}
+    world.oracles = SimpleNamespace(newest=SimpleNamespace(record=lambda _: SimpleNamespace(incarnation=1)))
+
+    def run_until(reached: Callable[[], bool], limit_s: float) -> None:
+        while not reached() and world.now_s < limit_s:
+            world.now_s += BEAT_S
+
+    def fail(invariant: int, text: str) -> None:
+        raise Violation(invariant, text, "here", [])
+
+    world.run_until = run_until
+    oracle = RecoveryOracle(fail, world)  # type: ignore[arg-type]
+    if says_after_s < STAND_S:
+        oracle.waits_as_it_must()
+    else:
+        with pytest.raises(Violation, match="a waits for a state that is lost, and does not say so"):
+            oracle.waits_as_it_must()

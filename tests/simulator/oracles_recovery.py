@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from chaos_protocols.links.liveness import LinkPhase
 from chaos_protocols.links.silence import BEHIND_BULK_FACTOR
+from tests.simulator.oracles_standing import STAND_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.simulator.node import Node
     from tests.simulator.world import World
@@ -97,7 +98,13 @@ class RecoveryOracle:
         return all(given_up(roster, worker.round, worker.state) for worker in workers)
 
     def waits_as_it_must(self) -> None:
-        """The state is lost: nobody trains, and whoever waits for it says so."""
+        """The state is lost: nobody trains, and whoever waits for it says so. Soon: a daemon may have begun just now."""
+        self._world.run_until(lambda: not any(self._silent()), limit_s=STAND_S)
+        for node in self._silent():
+            self._fail(8, f"{node.name} waits for a state that is lost, and does not say so")
+
+    def _silent(self) -> Iterator[Node]:
+        """Who waits and has not said why yet."""
         for node in self._world.nodes.values():
             machine = node.machine
             if machine is None or node.worker is None:
@@ -109,4 +116,4 @@ class RecoveryOracle:
             if machine.rounds.active:
                 self._fail(8, f"{node.name} trains, though the newest state is lost")
             if not machine.participation.pause.reason():
-                self._fail(8, f"{node.name} waits for a state that is lost, and does not say so")
+                yield node
