@@ -37,7 +37,7 @@ def judged(*, resolving: bool) -> list[str]:
     world = SimpleNamespace(settings=SimpleNamespace(keep=SimpleNamespace(checkpoint="off")))
     node: Any = SimpleNamespace(
         site=B, name="b", machine=machine, world=world,
-        odd=SimpleNamespace(answers=True), hang=SimpleNamespace(lasts=False),
+        odd=SimpleNamespace(answers_already=True), hang=SimpleNamespace(lasts=False),
     )  # fmt: skip
     oracle.stopped(node, effects.StopDaemon(graceful=True, reason="left the run"))
     oracle.resolved(era, 4)

@@ -44,6 +44,7 @@ class OddWorker:
         self._node = node
         self._hung: tuple[Worker, list[Callable[[], None]]] | None = None
         self._pauses = False
+        self._woke_s = float("-inf")
 
     # -- what it computes
 
@@ -84,6 +85,12 @@ class OddWorker:
         """What it gives next is finite."""
         return self.answers and not self.skips and not self.taints
 
+    @property
+    def answers_already(self) -> bool:
+        """It has done so for a beat: its daemon may have begun to read it."""
+        world = self._node.world
+        return self.answers and world.now_s > self._woke_s + world.settings.beat_s
+
     def hang(self) -> None:
         """The worker that is there does nothing and says nothing until `wake`."""
         node = self._node
@@ -106,7 +113,7 @@ class OddWorker:
         """It goes on where it was."""
         if self._hung is None:
             return
-        node, pauses = self._node, self._pauses
+        node, pauses, self._woke_s = self._node, self._pauses, self._node.world.now_s
         (worker, waiting), self._hung, self._pauses = self._hung, None, False
         if worker is not node.worker:
             return

@@ -218,7 +218,7 @@ class LeaveOracle:
     def _has_kept_its_state(self, node: Node, machine: SiteMachine) -> None:
         """What its worker has at the end lies on its disk, where it keeps checkpoints and the worker speaks."""
         session = machine.participation.session
-        speaks = session.present and node.odd.answers and not node.hang.lasts
+        speaks = session.present and node.odd.answers_already and not node.hang.lasts
         if node.world.settings.keep.checkpoint == "off" or not speaks or not session.round:
             return
         if machine.participation.state.last.void:
