@@ -64,7 +64,7 @@ def test_a_worker_that_has_not_said_hello_to_a_new_daemon_cannot_hang_on_its_con
 
 
 def test_a_script_that_pauses_has_answered_when_it_has_been_back_for_a_beat() -> None:
-    """Its daemon, stopped meanwhile, let it go in the same moment, and had read nothing of it (seed 9306315, 5 sites)."""
+    """Its daemon, stopped meanwhile, let it go in that moment, and had read nothing of it (seed 9306315, 5 sites)."""
     world = training("abc")
     odd = world.node("c").odd
     assert world.run_until(lambda: world.node("c").listening.training, limit_s=10.0)  # type: ignore[union-attr]
