@@ -15,6 +15,7 @@ from tests.integration import test_institutions as institutions
 from tests.rigs.worker_group import Ran, alone, train
 from typer.testing import CliRunner
 
+from chaos_planner.pipelines.plans.layout import Policy
 from chaos_protocols.worker_group import probation, uneven
 from chaosd.cli.app import app
 from chaosd.worker_group import facts
@@ -40,6 +41,24 @@ async def test_a_slow_worker_gets_less_to_do_from_a_step_boundary_on(
     first, second = (str(each.fields["shape"]) for each in ran.of("plan"))
     assert first == "2 x [0-6] x 4" and second.startswith("1 x "), "no longer alike"
     assert [int(str(each.fields["step"])) for each in ran.of("step")] == list(range(1, STEPS + 1)), "none twice"
+
+
+async def test_a_slow_worker_that_alone_has_some_layers_gives_them_on_when_another_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan that follows is faster without it; its layers counted as lost for that, and the training ended."""
+    monkeypatch.setattr(uneven, "SLOW_FOR_S", 100.0)
+    pass_s = {"0": 0.001, "1": 0.02, "2": 0.001, "3": 0.001}
+    ran = await train(
+        tmp_path,
+        dp=2,
+        pp=2,
+        faults="3:12:forward",
+        policies=[Policy.DYNAMIC],
+        environment={"TRAINING": json.dumps({"steps": 20, "pass_s": pass_s})},
+    )
+    assert ran.failed == "" and ran.digests == alone(steps=20), ran.happened
+    assert ran.policies == ["start", "dynamic"] and workers(ran) == [[0, 1, 2, 3], [0, 2]], ran.of("plan")
 
 
 @pytest.mark.long
