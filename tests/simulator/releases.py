@@ -47,6 +47,9 @@ def _upgrade(world: World, node: Node, begin: Callable[[Node], None]) -> None:
     if node.alive:
         node.kill(worker_too=False)
         begin(node)
+    newer = world.nodes[node.site]  # the daemon of the copy, if the machine was copied meanwhile
+    if newer is not node and newer.machine is not None and newer.machine.facts.versions == FORMER:
+        _upgrade(world, newer, begin)
 
 
 def spoken(node: Node) -> Versions:
