@@ -8,6 +8,7 @@ from tests.simulation.undone_late import LATE
 from tests.simulation.undone_latest import LATEST
 from tests.simulation.undone_newest import NEWEST
 from tests.simulation.undone_present import PRESENT
+from tests.simulation.undone_steady import STEADY
 from tests.simulation.undone_thought import THOUGHT
 
-UNDONE = (*EARLY, *LATE, *LATEST, *NEWEST, *PRESENT, *THOUGHT, *DECIDED)
+UNDONE = (*EARLY, *LATE, *LATEST, *NEWEST, *PRESENT, *THOUGHT, *DECIDED, *STEADY)

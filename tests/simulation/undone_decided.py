@@ -1,4 +1,4 @@
-"""Rows 181 and later of docs/found-by-simulation.md, see `undone`."""
+"""Rows 181 to 210 of docs/found-by-simulation.md, see `undone`."""
 
 from __future__ import annotations
 

@@ -11,6 +11,9 @@ from chaos_protocols.smoothing import smoothed
 COMMIT_GUESS_S = 0.005
 """Until the first entry has been measured: a round trip in one country, and an fsync."""
 
+COMMITS_TIMED = 5
+"""Entries of which the median counts as usual: one that waited for a majority of the voters, for an hour say, is not."""
+
 MARGIN_COMMITS = 2.0
 """A planned change is agreed on in so many times the usual time, or the rounds wait for it a little."""
 
@@ -42,11 +45,12 @@ class Pace:
 
     def __init__(self) -> None:
         self.commit_s = COMMIT_GUESS_S
-        """From the proposal of an entry to its commit, smoothed."""
+        """From the proposal of an entry to its commit, usually: the median of the last ones."""
         self.round_s: float | None = None
         """From one completed round to the next, smoothed; None before the second one."""
         self.round_bytes = 0
         """Of the result of a round; 0: no worker has said it here yet."""
+        self._commits_s = deque([COMMIT_GUESS_S], maxlen=COMMITS_TIMED)
         self._done_s: float | None = None
         """When the last one was completed."""
         self._rounds_s: deque[float] = deque(maxlen=ROUNDS_TIMED_MAX)
@@ -58,7 +62,8 @@ class Pace:
         return known[len(known) // 2] if len(known) >= ROUNDS_TIMED_MIN else None
 
     def entry_took(self, took_s: float) -> None:
-        self.commit_s = smoothed(self.commit_s, took_s)
+        self._commits_s.append(took_s)
+        self.commit_s = sorted(self._commits_s)[(len(self._commits_s) - 1) // 2]
 
     def round_done(self, now_s: float, round_bytes: int, *, waited: bool) -> None:
         """A round is completed here. `waited`: it waited for a joiner, so that the time says nothing of the pace."""

@@ -174,6 +174,22 @@ def test_a_planned_change_begins_so_many_rounds_ahead_as_end_while_it_is_being_a
     assert pace.first_round(bench.machine) == begun + MARGIN_ROUNDS_MAX, "bounded"
 
 
+def test_an_entry_that_waited_for_a_majority_puts_no_later_change_off() -> None:
+    """The next newcomer was let in a hundred rounds later, a thousand after an hour (seed 9323006, 4 sites)."""
+    bench = training(B)
+    pace = bench.machine.scheduler.pace
+    for _ in range(5):
+        pace.entry_took(0.02)
+    pace.round_s = 0.01
+    usual = pace.first_round(bench.machine)
+    for took_s in (3600.0, 0.01, 3600.0):
+        pace.entry_took(took_s)
+        assert pace.first_round(bench.machine) == usual
+    for _ in range(5):
+        pace.entry_took(0.2)
+    assert pace.first_round(bench.machine) > usual, "it has become slow"
+
+
 def test_a_refused_wish_keeps_its_place() -> None:
     bench = leader_of(B, C)
     real = refusing(bench)

@@ -1,0 +1,20 @@
+"""Rows 211 and later of docs/found-by-simulation.md, see `undone`."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.planting import Patch
+from tests.simulation.undoing import Undone
+
+STEADY = (
+    Undone(
+        row=211,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.pace:Pace.entry_took",
+                "self.commit_s = sorted(self._commits_s)[(len(self._commits_s) - 1) // 2]",
+                "self.commit_s = smoothed(self.commit_s, took_s)",
+            ),
+        ),
+        test="test_scheduler:test_an_entry_that_waited_for_a_majority_puts_no_later_change_off",
+    ),
+)
