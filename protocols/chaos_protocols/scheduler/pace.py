@@ -12,7 +12,7 @@ COMMIT_GUESS_S = 0.005
 """Until the first entry has been measured: a round trip in one country, and an fsync."""
 
 COMMITS_TIMED = 5
-"""Entries of which the median counts as usual: one that waited for a majority of the voters, for an hour say, is not."""
+"""Entries of which the median counts as usual. One that waited for a majority of the voters, an hour say, is not."""
 
 MARGIN_COMMITS = 2.0
 """A planned change is agreed on in so many times the usual time, or the rounds wait for it a little."""
