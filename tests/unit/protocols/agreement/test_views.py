@@ -10,11 +10,14 @@ from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import connected_with, connects, resolved_views
 
 
-def test_views_of_later_rounds_survive_a_resolving_with_the_members_that_are_left() -> None:
-    roster = roster_of(A, B, C)
+@pytest.mark.parametrize(("floor_sites", "first_rounds"), [(3, [4, 9]), (4, [4])])
+def test_views_of_later_rounds_survive_a_resolving_where_enough_members_are_left(
+    floor_sites: int, first_rounds: list[int]
+) -> None:
+    roster = roster_of(A, B, C, floor_sites=floor_sites)
     later = msgspec.structs.replace(roster.views[0], first_round=9, epoch=8)
     resolved = resolved_views(msgspec.structs.replace(roster, views=(*roster.views, later)), PLANNER, first_round=4)
-    assert [view.first_round for view in resolved] == [4, 9]
+    assert [view.first_round for view in resolved] == first_rounds
 
 
 @pytest.mark.parametrize(("last_round", "settled"), [(3, 9), (12, 12)])

@@ -346,9 +346,10 @@ def test_who_asks_after_an_upgrade_is_answered_in_words_that_it_takes() -> None:
 def test_a_site_that_can_name_the_run_is_not_refused_for_what_it_asked_of_another_one() -> None:
     """It may be asking this run, too, and be sent away by an answer to the other request (seed 1172, 4 sites)."""
     guest = SiteId("e" * 32)
-    bench = schedules()
-    brought(bench, B, report(B, guest), by=B)
-    assert not sent(brought(bench, guest, request(FORMER), by=B), JoinAnswer)
+    for newest in (NAMES_SINCE, NEWEST):
+        bench = schedules()
+        brought(bench, B, report(B, guest, Versions(oldest=2, newest=newest)), by=B)
+        assert not sent(brought(bench, guest, request(FORMER), by=B), JoinAnswer)
 
 
 def test_a_site_of_the_run_that_asks_in_words_of_another_run_is_not_heard() -> None:

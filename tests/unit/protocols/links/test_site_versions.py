@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from tests.unit.protocols.one_site import A, B, Bench, C, D, roster_of
 
+from chaos_protocols import events
 from chaos_protocols.agreement.commands import SetRules, version_needed
 from chaos_protocols.links.site_versions import KNOWN_MAX, SiteVersions
 from chaos_protocols.names import SiteId
@@ -84,7 +85,8 @@ def test_what_the_run_has_used_before_is_held_back_for_nobody() -> None:
 
 def test_of_sites_that_a_member_only_names_no_more_is_remembered_than_the_table_of_links_holds() -> None:
     """It names one after the other, each with a link that is up and then is not: that made room for the next."""
-    bench = Bench(B, roster_of(A, B, C, D)).up(A, C)
+    bench, guest = Bench(B, roster_of(A, B, C, D)).up(A, C), SiteId("f" * 32)
+    bench.handle(events.LinkUp(site=guest, incarnation=1, address="", versions=FORMER))
     told = LinkStateAdvertisement(
         neighbour=D, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="", versions=FORMER
     )
@@ -96,3 +98,4 @@ def test_of_sites_that_a_member_only_names_no_more_is_remembered_than_the_table_
     versions = bench.machine.network.versions
     assert len(versions._spoken) <= KNOWN_MAX and len(versions._software) <= KNOWN_MAX
     assert versions.of(D) == FORMER and versions.of(A) == SPOKEN, "of the run all is known still"
+    assert versions.of(guest) == FORMER, "and of a neighbour outside the run"

@@ -12,6 +12,7 @@ from tests.unit.protocols.one_site import SETTINGS, A, B, C, D, records, roster_
 from chaos_protocols import events
 from chaos_protocols.effects import Contribute, DeliverResult, WorkerOverdue
 from chaos_protocols.membership.absence import TABLE, Absence, AbsenceEvent
+from chaos_protocols.membership.waits import NAMED_MAX
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 from chaos_protocols.wire.control import RoundWaits, SiteStatus, StateRequest
 from chaos_protocols.wire.user_words import RunPaused, RunResumed
@@ -154,6 +155,8 @@ def test_what_the_round_waits_for_is_told_in_steps_and_ends_with_the_round() -> 
     bench.handle(events.WorkerContributed(round=2, weight=1.0))
     waits(bench, *(SiteWait(site=B, seconds=400.0) for _ in range(12)), limit_s=0.0)
     assert "site b" in reason() and "4 others (for more than 5 min)" in reason()
+    waits(bench, *(SiteWait(site=B, seconds=400.0) for _ in range(NAMED_MAX)), limit_s=0.0)
+    assert reason().count("site b") == NAMED_MAX and "others" not in reason(), "there are none"
     finish_round(bench)
     assert reason() == ""
     assert to_worker(bench.alive(0.3), RunResumed)

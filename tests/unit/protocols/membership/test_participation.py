@@ -142,6 +142,20 @@ def test_a_joiner_asks_whoever_its_neighbours_name_and_asks_again() -> None:
     assert len(sent(bench.taken(), JoinRequest)) in (1, 2)
 
 
+def test_a_joiner_that_asks_again_says_in_which_term_it_was_answered_last() -> None:
+    """A release that does not say in which changes nothing of that."""
+    bench = Bench(D).up(B)
+    hello(bench)
+    for term, told in ((0, 0), (5, 5), (0, 5), (6, 6)):
+        bench.hear(B, JoinAnswer(incarnation=1, accepted=False, final=False, reason="later", term=term))
+        bench.taken()
+        for _ in range(12):
+            bench.hear(B, heartbeat(scheduler=B, knows_you=False))
+            bench.handle(moving(B))
+            bench.wait(0.1)
+        assert {request.answered_in for _, request in sent(bench.taken(), JoinRequest)} == {told}
+
+
 def test_a_refusal_for_good_is_told_to_the_worker_and_a_refusal_for_now_is_not() -> None:
     bench = Bench(D).up(A)
     hello(bench)
@@ -162,6 +176,16 @@ def test_a_restarted_member_asks_for_its_state_with_the_reason() -> None:
     bench = Follower(B, roster_of(A, B))
     ((_, request),) = sent(hello(bench, 4), StateRequest)
     assert (request.worker_round, request.reason) == (4, "")
+
+
+def test_a_site_that_no_way_leads_to_its_leader_from_knows_at_once_that_it_is_lost() -> None:
+    bench = Follower(D, roster_of(A, B, D, links=(link(A, D), link(B, D))))
+    bench.handle(events.LinkLost(site=B, incarnation=1, reason="end of file"))
+    bench.handle(events.DialFailed(site=B, reason="refused"))
+    assert bench.machine.raft.leader_lost_s is None, "it reaches its leader"
+    bench.handle(events.LinkLost(site=A, incarnation=1, reason="end of file"))
+    bench.handle(events.DialFailed(site=A, reason="refused"))
+    assert (bench.machine.raft.leader, bench.machine.raft.leader_lost_s) == (A, bench.now_s)
 
 
 def test_a_cut_off_site_dials_any_site_it_knows_of() -> None:

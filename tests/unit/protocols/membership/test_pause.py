@@ -231,6 +231,26 @@ def test_a_cause_that_lasts_is_in_the_history_and_one_that_passes_is_not() -> No
     assert records(bench.taken(), "pause") == [], "once"
 
 
+def test_how_long_it_stands_counts_from_the_first_cause_until_it_goes_on() -> None:
+    bench = joiner(B)
+    bench.wait(0.3)
+    since_s = bench.machine.participation.pause.since_s
+    assert since_s is not None and bench.now_s - 0.3 <= since_s <= bench.now_s
+    failed(bench, Cause.NOT_RUNNING, site=B[:8], address="b:1")
+    bench.wait(SETTINGS.stateless_s + 0.5)
+    assert len(records(bench.taken(), "pause")) == 2 and bench.machine.participation.pause.since_s == since_s
+    bench = training_member()
+    pause = bench.machine.participation.pause
+    for site in (A, B):
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file"))
+        bench.handle(events.DialFailed(site=site, reason="refused"))
+    bench.wait(SETTINGS.failure_timeout_s + 0.5)
+    assert pause.since_s is not None, "it has no scheduler"
+    bench.up(A)
+    bench.alive(0.5)
+    assert pause.since_s is None
+
+
 # -- two runs
 
 

@@ -168,6 +168,9 @@ def test_a_copy_in_the_daemons_memory_goes_to_a_worker_first() -> None:
     bench = standing(round=0)
     bench.machine.state.memory.round = 41
     assert "holds the state of round 41 in its memory" in refusal(give_up(bench, B, C))
+    bench = standing(round=41)
+    bench.machine.state.memory.round = 41
+    assert answer(give_up(bench, B, C))[0], "its worker has it"
 
 
 def test_a_site_in_reach_that_is_further_does_it() -> None:

@@ -102,3 +102,19 @@ def test_a_site_that_claims_ever_new_terms_fills_no_history() -> None:
         out += lives(bench, 2)
     told = [one.cause for one in records(out, "refused") if "claims to schedule" in one.cause]
     assert len(told) == UNPROVEN_TOLD_MAX
+
+
+def test_what_is_shown_in_vain_again_meanwhile_lengthens_nothing_and_another_one_has_a_time_of_its_own() -> None:
+    bench = back()
+    joining = bench.machine.participation.joining
+    for _ in range(3):
+        joining.unproven(D)
+    assert joining.is_in_vain(D) and not joining.is_in_vain(A)
+    bench.wait(UNPROVEN_FIRST_S - 2)
+    joining.unproven(A)
+    assert joining.is_in_vain(A) and not joining.is_in_vain(D)
+    bench.wait(UNPROVEN_FIRST_S - 2)
+    joining.unproven(A)
+    assert joining.is_in_vain(A)
+    bench.wait(4)
+    assert not joining.is_in_vain(A)

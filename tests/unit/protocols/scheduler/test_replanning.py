@@ -69,9 +69,9 @@ class Run:
                 self.roster = apply_command(self.roster, command, self.roster.epoch + 1)
 
 
-def run_of(rates: dict[tuple[SiteId, SiteId], float]) -> Roster:
+def run_of(rates: dict[tuple[SiteId, SiteId], float], *members: SiteId) -> Roster:
     links = tuple(msgspec.structs.replace(link(*key), rate_bytes_per_s=rate) for key, rate in rates.items())
-    roster = roster_of(A, B, C, links=links, model=MODEL, started=True)
+    roster = roster_of(*(members or (A, B, C)), links=links, model=MODEL, started=True)
     sites = tuple(msgspec.structs.replace(record, versions=SPOKEN) for record in roster.sites)
     roster = msgspec.structs.replace(roster, sites=sites)
     views = changed_views(roster, PLANNER, first_round=1, done=0, links=links)
@@ -136,6 +136,13 @@ def test_once_the_run_has_agreed_on_it_the_newest_view_is_planned_anew_to_cut_fi
     assert run.roster.views[-1].plan.fine
     run.goes_on(300)
     assert len(run.proposals) == 1, "once"
+
+
+def test_a_site_without_links_has_nothing_to_cut_anew() -> None:
+    run = Run(roster=msgspec.structs.replace(run_of({}, A), rules=CUTS_SINCE))
+    assert run.roster.views and not run.roster.views[-1].plan.fine
+    run.goes_on(60)
+    assert not run.proposals
 
 
 def test_the_slower_of_what_the_ends_see_counts_and_where_neither_sees_anything_the_roster() -> None:

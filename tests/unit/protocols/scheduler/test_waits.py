@@ -100,13 +100,15 @@ def test_a_member_whose_daemon_has_not_the_rosters_newest_entry_is_waited_for_wi
 
 
 def test_a_daemon_that_never_comes_to_the_round_is_removed_after_as_long_as_any_site_is_waited_for() -> None:
-    for behind in (report(gave=False, active=False, open=None), None):
+    silent, follows_not = "not reported", "not followed the last change of the run"
+    for behind, why in ((report(gave=False, active=False, open=None), follows_not), (None, silent)):
         bench = scheduler(A, B, C)
         said = {} if behind is None else {"c": msgspec.structs.replace(behind, epoch=EPOCH - 1)}
         told(bench, SETTINGS.straggler_min_s - 1.0, b=report(gave=True), **said)
         assert bench.machine.roster.site_ids() == (A, B, C)
         told(bench, 2.0, b=report(gave=True), **said)
         assert bench.machine.roster.site_ids() == (A, B) and bench.machine.roster.resolving
+        assert f"its daemon has {why} for " in bench.machine.roster.departed[0].reason
 
 
 def test_a_daemon_is_behind_for_no_longer_than_the_round_stands_that_is_running_now() -> None:

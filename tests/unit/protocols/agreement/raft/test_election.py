@@ -7,7 +7,13 @@ import pytest
 from tests.unit.protocols.agreement.raft.cluster import SETTINGS, Cluster, Disk, configuration
 
 from chaos_protocols.agreement.raft import HardState, LogEntry, Persist, RaftMessage, Role, Send
-from chaos_protocols.agreement.raft.messages import PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
+from chaos_protocols.agreement.raft.messages import (
+    AppendRequest,
+    PreVoteRequest,
+    PreVoteResponse,
+    VoteRequest,
+    VoteResponse,
+)
 from chaos_protocols.names import SiteId
 
 TIMEOUT_S = SETTINGS.election_timeout_s
@@ -255,6 +261,21 @@ def test_the_first_message_of_a_new_leader_is_a_sign_of_life() -> None:
     elapsed_s = cluster.run_until(lambda: all(cluster[name].leader in others for name in others))
     assert elapsed_s < SETTINGS.heartbeat_interval_s
     assert all(cluster[name].quorum_contact(cluster.now_s) for name in others)
+
+
+def test_who_denied_another_candidate_its_vote_follows_the_new_leader_at_its_first_message_all_the_same() -> None:
+    """What was known of the former leader's death says nothing of the new term."""
+    cluster, leader, (one, other, third, _) = resolved("abcde")
+    cluster.crash(leader)
+    cluster.act(one, cluster[one].leader_lost(now_s=cluster.now_s))
+    term = cluster[one].term + 1
+    request = VoteRequest(term=term, last_index=1, last_term=1, transfer=False)
+    assert ask(cluster, one, SiteId(other), request) == [VoteResponse(term=term, granted=False)]
+    first = AppendRequest(
+        term=term, leader=SiteId(third), previous_index=2, previous_term=2, entries=(), commit_index=2, tenure=2
+    )
+    ask(cluster, one, SiteId(third), first)
+    assert cluster[one].leader == third and cluster[one].quorum_contact(cluster.now_s)
 
 
 def test_a_leader_with_an_older_term_learns_of_the_newer_one_and_steps_down() -> None:

@@ -12,10 +12,13 @@ from chaos_protocols.agreement.raft.messages import (
     MANDATES_MAX,
     VOTES_SHOWN_MAX,
     AppendRequest,
+    LeaderProof,
     LogEntry,
     Mandate,
     Snapshot,
     SnapshotRequest,
+    VoteRequest,
+    VoteResponse,
 )
 from chaos_protocols.agreement.raft.proof import change_words
 from chaos_protocols.names import SiteId
@@ -178,3 +181,21 @@ def test_a_leader_shows_the_votes_that_elected_it_though_some_count_no_more() ->
         cluster.start(gone)
         cluster.run_until(lambda at=cluster, site=gone, by=one: at[site].leader == by)  # type: ignore[misc]
         assert not cluster.unproven
+
+
+def test_a_leader_that_is_elected_again_shows_no_vote_of_its_former_term() -> None:
+    cluster, leader, _ = led()
+    machine = cluster[leader]
+    former = next(name for name in machine._core.ballots if name != leader)
+    (other,) = {"a", "b", "c"} - {leader, former}
+    cluster.filter = lambda _, destination, message: not (isinstance(message, VoteRequest) and destination == leader)
+    cluster.act(leader, machine.transfer_leadership(SiteId(other), now_s=cluster.now_s))
+    cluster.run_until(lambda: cluster[other].role is Role.LEADER)
+    cluster.run(1.0)
+    cluster.filter = lambda source, _, message: not (isinstance(message, VoteResponse) and source == former)
+    cluster.keep_sent = True
+    cluster.act(other, cluster[other].transfer_leadership(SiteId(leader), now_s=cluster.now_s))
+    cluster.run_until(lambda: machine.role is Role.LEADER)
+    said = [message for _, source, _, message in cluster.sent if source == leader]
+    proofs = [{one.voter for one in message.votes} for message in said if isinstance(message, LeaderProof)]
+    assert proofs == [{leader, other}] * 2

@@ -132,6 +132,11 @@ def test_impossible_configurations_are_refused_with_the_reason(wrong: Configurat
         cluster.propose(leader, wrong)
 
 
+def test_a_configuration_may_have_as_many_sites_as_a_run() -> None:
+    learners = tuple(SiteId(f"{n}") for n in range(SITES_MAX - 1))
+    assert fault_of(Configuration(voters=(SiteId("a"),), learners=learners)) is None
+
+
 def test_majorities() -> None:
     assert [majority(voters) for voters in range(1, 8)] == [1, 2, 2, 3, 3, 4, 4]
 
