@@ -189,11 +189,9 @@ class RoundMachine:
         return self._deliver_next()
 
     def replay_after(self, round_number: int) -> bool:
-        """A worker is about to load the state of `round_number` from memory; false: later results are not all here."""
-        if not self.delivery.replay_after(round_number, self.completed_round):
-            return False
-        self.own.worker_stops()
-        return True
+        """A worker that has just come is about to load the state of `round_number` from memory; false: later results
+        are not all here. Nobody waits for it: the one before was lost first."""
+        return self.delivery.replay_after(round_number, self.completed_round)
 
     def activate(self) -> list[Effect]:
         """This site's worker has caught up and contributes from now on."""

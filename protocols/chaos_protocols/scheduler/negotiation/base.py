@@ -181,5 +181,4 @@ class Negotiation:
     def _conclude(self, state: Enum, outcome: str, reason: str) -> list[Order]:
         self.state = state
         self.concluded = True
-        self.deadline_s = None
         return [Conclude(outcome=outcome, reason=reason)]

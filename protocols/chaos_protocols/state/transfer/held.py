@@ -17,7 +17,7 @@ from chaos_protocols.wire.plans import SourceRange
 
 def at_cells(parts: Iterable[SourceRange]) -> list[SourceRange]:
     """The same bytes, with borders between two sources at the nearest border of a cell: a cell of which each has a part
-    is sent whole, though it may be here already."""
+    is sent whole, though it may be here already. A part may come out empty."""
     ordered = sorted(parts, key=lambda part: part.start)
     found: list[SourceRange] = []
     start = ordered[0].start if ordered else 0
@@ -27,8 +27,7 @@ def at_cells(parts: Iterable[SourceRange]) -> list[SourceRange]:
             nearest = (stop + CELL_BYTES // 2) // CELL_BYTES * CELL_BYTES
             if start <= nearest <= following.stop:
                 stop = next_start = nearest
-        if start < stop:
-            found.append(SourceRange(source=part.source, start=start, stop=stop))
+        found.append(SourceRange(source=part.source, start=start, stop=stop))
         start = next_start
     return found
 

@@ -22,12 +22,14 @@ from chaos_protocols.rounds.state_check import (
     QUIET_ROUNDS_MIN,
     StateCheck,
     decode_check,
+    digests_of,
     encode_check,
     middle,
     piece_in_turn,
 )
 from chaos_protocols.wire.bulk import CHECK_BYTES, CHECKED_SITES_MAX
 from chaos_protocols.wire.plans import Tag
+from chaos_protocols.wire.state_spec import Item, state_spec
 from chaos_protocols.wire.worker import StateDigests
 
 A, B, C, D, E = (SiteId(letter * 32) for letter in "abcde")
@@ -221,3 +223,10 @@ def test_a_check_says_of_which_round_it_is() -> None:
     assert said(5) == b""
     assert check.judge(BEFORE, tag(7), {}, {}) is None
     assert check.judge(BEFORE, tag(8), {}, {A: encode_check(digests)}) is None
+
+
+def test_the_array_in_which_a_piece_lies_is_named_though_another_ends_where_it_begins() -> None:
+    spec = state_spec([Item("before", "float32", (4,)), Item("after", "float32", (4,))])
+    for start, stop, array in ((0, 16, "before"), (16, 32, "after"), (16, 24, "after"), (8, 24, "")):
+        found = digests_of(spec, (start, stop), memoryview(bytes(stop - start)))
+        assert (found.start, found.stop, found.array) == (start, stop, array)

@@ -156,6 +156,17 @@ def test_a_joiner_is_admitted_at_the_deadline_with_those_that_answered() -> None
     assert join.handle(DeadlinePassed()) == [Propose(command=AddSite)]
 
 
+def test_a_joiner_that_is_to_be_admitted_may_wait_for_its_turn_beyond_the_deadline_of_its_links() -> None:
+    answered, late = scale_out(A), scale_out(A, B)
+    for join in (answered, late):
+        join.begin(deadline_s=5.0)
+        join.handle(ANSWER)
+    assert late.deadline_s == 5.0, "B has not answered"
+    late.handle(DeadlinePassed())
+    for join in (answered, late):
+        assert join.state is ScaleOutState.ADMITTING and join.deadline_s is None
+
+
 def test_a_join_without_any_link_fails_and_says_why() -> None:
     join = scale_out(A)
     join.begin(deadline_s=5.0)

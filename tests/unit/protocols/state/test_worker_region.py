@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 from tests.unit.protocols.follower import Follower, finish_round, hello, lose_state, of, plan, to_worker, views
 from tests.unit.protocols.one_site import MODEL, A, B, D, record, sent
-from tests.unit.protocols.state.test_local_checkpoint import copied, keeper
+from tests.unit.protocols.state.test_local_checkpoint import adopt, copied, keeper
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
 from chaos_protocols.agreement.views import make_view
-from chaos_protocols.effects import FetchState, LoadCheckpoint, ReleaseState
+from chaos_protocols.effects import CancelTransfer, FetchState, LoadCheckpoint, ReleaseState
 from chaos_protocols.membership.own import MembershipState
 from chaos_protocols.state.worker_region import WorkerRegion
 from chaos_protocols.wire.control import CaughtUp
@@ -184,3 +184,34 @@ def test_each_answer_of_a_worker_that_copies_twice_is_one() -> None:
     region.answered(7)
     region.answered(7)
     assert region.free
+
+
+def transferred() -> Follower:
+    """All of the state of round 2 has come to D, and its worker was told to load it."""
+    bench = keeper(checkpoint="off")
+    finish_round(bench)
+    lose_state(bench, "it fell behind")
+    bench.agreed(Replicate(views=views(bench, 3), replication=plan(D, B, transfer="u", round_number=2)))
+    assert to_worker(bench.handle(events.TransferFinished(transfer="u")), LoadState)
+    return bench
+
+
+def test_a_state_that_is_being_loaded_is_none_of_a_run_that_goes_on_from_another_of_the_same_round() -> None:
+    bench = transferred()
+    assert of(adopt(bench, B, 2), CancelTransfer)
+    bench.handle(events.WorkerLoaded(round=2))
+    assert bench.machine.rounds.worker_round is None and not bench.machine.state.is_coming
+
+
+def test_a_checkpoint_of_a_round_whose_state_the_same_worker_was_sent_before_is_gone_on_from() -> None:
+    bench = transferred()
+    bench.handle(events.WorkerLoaded(round=2))
+    finish_round(bench)
+    bench.handle(events.WorkerApplied(round=3))
+    assert bench.machine.rounds.worker_round == 3
+    stored = CheckpointFacts(lineage=0, round=2, spec_digest=MODEL.spec_digest)
+    bench.handle(events.CheckpointsFound(checkpoints=(stored,)))
+    (asked,) = of(adopt(bench, D, 2), LoadCheckpoint)
+    assert to_worker(bench.handle(events.StateRestored(attempt=asked.attempt)), LoadState)
+    bench.handle(events.WorkerLoaded(round=2))
+    assert bench.machine.rounds.worker_round == 2 and bench.machine.rounds.active

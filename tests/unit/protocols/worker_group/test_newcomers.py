@@ -108,6 +108,19 @@ def test_a_worker_that_the_planner_has_no_place_for_is_offered_once() -> None:
     assert bench.taken(ev.AskPlanner)[-1].idle == {4}, "after a loss it is offered again"
 
 
+def test_who_comes_when_the_plan_has_as_many_workers_as_it_may_costs_nobody_a_stop() -> None:
+    bench = GroupBench(spares=1, restarts=1)
+    bench.train()
+    bench.lose(3)
+    for worker in (0, 1, 2, 4):
+        bench.stopped(worker, 0)
+    bench.plan((0, 1, 2, 4))
+    bench.ready()
+    bench.taken(ev.PreparePlan)
+    bench.say(5, hello(5))
+    assert 5 in bench.machine.present and bench.taken(ev.PreparePlan) == []
+
+
 def _three_go_on(bench: GroupBench) -> None:
     """By a plan without the others, which are lost."""
     for worker in (0, 1, 2):

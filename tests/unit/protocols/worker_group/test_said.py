@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,16 @@ def test_what_is_noted_has_the_weight_of_the_round_before_as_long_as_it_is_known
     own.take()  # a state came from elsewhere
     summed(own)
     assert own.numbers[-2:] == (0.0, 0.0)
+
+
+def test_the_commit_of_a_round_tells_the_norm_of_its_result_where_it_was_measured_and_else_of_the_own_sums() -> None:
+    own, order = part(None), ApplyResult(round=5, sites=2, weight=48.0)
+    summed(own)
+    assert own.commit_of(order, 4, 5, factor=1.0, norm=7.0, hold=False).norm == 7.0
+    summed(own)
+    assert own.own is not None and own.own.norm == 0.5, "of a square of 1, over two micro-batches"
+    assert own.commit_of(order, 4, 5, factor=1.0, norm=None, hold=False).norm == 0.5
+    assert math.isnan(own.commit_of(order, 4, 5, factor=1.0, norm=None, hold=False).norm), "it had none"
 
 
 def test_nothing_is_noted_without_notes_nor_by_a_site_that_has_nothing_to_give() -> None:

@@ -31,6 +31,16 @@ def test_a_key_is_given_at_once_or_as_soon_as_it_is_there_and_to_nobody_of_anoth
     assert store.take(3, StoreGet(generation=3, key="a")) == []
 
 
+def test_a_generations_groups_have_a_bounded_number_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos_protocols.worker_group.store.KEYS_MAX", 2)
+    store = GroupStore()
+    store.begin(1)
+    for key in ("a", "b"):
+        store.take(0, StoreSet(generation=1, key=key, value=b"x"))
+    with pytest.raises(ValueError, match="more than 2 keys"):
+        store.take(0, StoreSet(generation=1, key="c", value=b"x"))
+
+
 def collector(clip_norm: float | None = None) -> StepCollector:
     return StepCollector(step=4, workers=frozenset({0, 1}), layers=2, micro_batches=2, clip_norm=clip_norm)
 
