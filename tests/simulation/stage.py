@@ -27,6 +27,7 @@
     worker does nothing and says nothing until `wake`, a new one does; late: what ONE hands on to OTHER for a third
     comes later than what is said after it, until `prompt`; narrow: large packets vanish between them, so no bulk passes
     and no link comes up; forget: nothing arrives any more on this connection of their present link
+    entries SITE SECONDS   what SITE, as the scheduler, had agreed on lately took so long
     ask SITE link|unlink OTHER NAME      the user's request NAME, so that it can be made twice
     replay N               N messages that were delivered lately are delivered once more
     again ONE OTHER THIRD  the heartbeats that OTHER lately got from ONE come again, by THIRD, one after the other
@@ -61,6 +62,7 @@ from tests.simulator.world import World
 
 from chaos_protocols import effects, events
 from chaos_protocols.names import VOTERS_MAX
+from chaos_protocols.scheduler.pace import COMMITS_TIMED
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.transfer.sources import WRONG_BLOCKS_MAX
 from chaos_protocols.wire.control import Heartbeat
@@ -267,6 +269,9 @@ class Stage:
                 getattr(self.paths, verb.replace("-", "_"))(*words)
             case "ask":
                 self._ask(self.node(names[0]), names[1] == "link", self.node(names[2]), names[3])
+            case "entries":
+                for _ in range(COMMITS_TIMED):
+                    self.node(names[0]).machine.scheduler.pace.entry_took(float(names[1]))  # type: ignore[union-attr]
             case "pace":
                 self._pace_s[self.node(names[0]).site] = float(names[1])
             case "link" | "unlink":
