@@ -9,6 +9,7 @@ from chaos_protocols import events
 from tests.simulator.outbox import Frame
 
 if TYPE_CHECKING:
+    from chaos_protocols.names import SiteId
     from tests.simulator.node import Node
 
 Seen = TypeVar("Seen")
@@ -62,6 +63,15 @@ def shuts_out(node: Node, envelope: Any) -> bool:
     linked = keys.key_of(source)
     chain = keys._ring.chain_of(source, said_with) if linked and said_with not in (b"", linked) else None
     return chain is not None and chain.replaces(linked)
+
+
+def is_refused_each_time(node: Node, neighbour: SiteId, envelope: Any) -> bool:
+    """A request to join with a release that the run takes no more: it is answered, and nothing else of it counts, not
+    even that it has come before (spec 4.19)."""
+    assert node.machine is not None
+    naming = node.machine.network.naming
+    outside = node.machine.roster.record(envelope.source) is None
+    return outside and not naming.takes(neighbour, envelope) and naming.can_only_be_refused(envelope)
 
 
 def replay_bulk(node: Node, source: str, frame: Frame) -> None:

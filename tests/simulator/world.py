@@ -29,7 +29,7 @@ from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
 from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
-from tests.simulator.replaying import replay, replay_bulk, shuts_out, was_taken
+from tests.simulator.replaying import is_refused_each_time, replay, replay_bulk, shuts_out, was_taken
 from tests.simulator.runs import Runs
 from tests.simulator.strays import Doors
 
@@ -276,7 +276,9 @@ class World:
             return
         if kind != CONTROL:
             replay_bulk(node, source, message)
-        elif source != message.source and shuts_out(node, message):
+        elif source != message.source and (
+            shuts_out(node, message) or is_refused_each_time(node, source, message)  # type: ignore[arg-type]
+        ):
             return
         elif message.destination == site or (message.destination == EVERYBODY and was_taken(node, message)):
             # others it would hand on once more, to be stopped there
