@@ -215,6 +215,21 @@ def test_a_newcomer_whose_peers_have_all_given_up_is_told_of_another_site() -> N
     assert other.peers == (founder.site, gone.site) and founder.peers == ()
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_founder_that_is_out_of_the_run_and_knows_of_no_other_site_is_told_of_one(inside: bool) -> None:
+    """It had named no peer, and the one that it had met gave up (`--operators`, seed 2671, 3 sites)."""
+    world = World(0)
+    founder, gone, other = world.add("a", founder=True), world.add("b", peers=("a",)), world.add("c", peers=("b",))
+    founder.disk.snapshot = object()  # type: ignore[assignment]
+    knows = SimpleNamespace(site_ids=lambda: (founder.site,))
+    heard = SimpleNamespace(neighbours={gone.site: None})
+    founder.machine = SimpleNamespace(roster=knows, links=heard, handle=lambda event, now_s: [])  # type: ignore[assignment]
+    world.bans.gone.add(gone.site)
+    run = roster_of(SiteId(other.site), *([SiteId(founder.site)] if inside else []))
+    Operators(world, 0.0)._name_others(run)
+    assert founder.peers == (() if inside else (other.site,))
+
+
 def test_what_an_operator_says_counts_from_the_moment_in_which_his_site_hears_it() -> None:
     """It may be the scheduler, and go on without that site in the same step (seed 1346, 4 sites)."""
     court = banned(A)

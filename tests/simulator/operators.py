@@ -278,14 +278,17 @@ class Operators:
         self._name_others(roster)
 
     def _name_others(self, roster: Roster) -> None:
-        """A newcomer whose peers have all given up has no other way in: its operator names another one."""
+        """A newcomer whose peers have all given up has no other way in: its operator names another one. So has a
+        founder who named none, is out of the run, and knows of no other site."""
         world = self._world
         for node in world.nodes.values():
-            if world.bans.is_out(node) or node.disk.snapshot is not None or not world.bans.gone.issuperset(node.peers):
+            known = node.peers if node.disk.snapshot is None else ()
+            known = known or _known_outside(node, roster)
+            if world.bans.is_out(node) or not world.bans.gone.issuperset(known):
                 continue
             members = [world.nodes[site] for site in roster.member_ids() if not world.bans.is_out(world.nodes[site])]
             named = next((one for one in members if not world.bans.are_parted(node, one)), None)
-            if named is None or not node.peers:
+            if named is None or not known:
                 continue
             world.tell(f"!! the operator of {node.name} names {named.name} as its peer")
             node.peers = (named.site,)
@@ -381,3 +384,11 @@ ACTS: dict[str, Callable[[Operators, random.Random], None]] = {
     "links": Operators.links,
 }
 KINDS = ("recover", "recover", "recover", "state lost", "state lost", "ban", "bounds", "links")
+
+
+def _known_outside(node: Node, roster: Roster) -> tuple[str, ...]:
+    """Of a founder that named no peer and is not in the run, whom it knows of."""
+    if node.machine is None or node.peers or roster.record(SiteId(node.site)) is not None:
+        return ()
+    others = {*node.machine.roster.site_ids(), *node.machine.links.neighbours} - {node.site}
+    return tuple(sorted(others))
