@@ -223,7 +223,8 @@ def test_a_founder_that_is_out_of_the_run_and_knows_of_no_other_site_is_told_of_
     founder.disk.snapshot = object()  # type: ignore[assignment]
     knows = SimpleNamespace(site_ids=lambda: (founder.site,))
     heard = SimpleNamespace(neighbours={gone.site: None})
-    founder.machine = SimpleNamespace(roster=knows, links=heard, handle=lambda event, now_s: [])  # type: ignore[assignment]
+    machine: Any = SimpleNamespace(roster=knows, links=heard, handle=lambda event, now_s: [])
+    founder.machine = machine
     world.bans.gone.add(gone.site)
     run = roster_of(SiteId(other.site), *([SiteId(founder.site)] if inside else []))
     Operators(world, 0.0)._name_others(run)
