@@ -16,13 +16,14 @@ from chaos_protocols.links.liveness import LinkPhase
 BEAT_S = 0.25
 
 
+def fail(invariant: int, text: str) -> None:
+    raise Violation(invariant, text, "here", [])
+
+
 @pytest.mark.parametrize("stood_s", [0.0, SLACK_S])
 def test_the_time_in_which_a_site_stood_still_for_a_moment_is_nobodys_silence(stood_s: float) -> None:
     """Seed 2100038, 4 sites: it was stopped for half a second, which its machine forgives its neighbours."""
     world: Any = SimpleNamespace(now_s=0.0, settings=SimpleNamespace(beat_s=BEAT_S))
-
-    def fail(invariant: int, text: str) -> None:
-        raise Violation(invariant, text, "here", [])
 
     oracle: Any = RecoveryOracle(fail, world)  # type: ignore[arg-type]
     neighbour = SimpleNamespace(phase=LinkPhase.UP, watch=SimpleNamespace(received_s=-9.0))
@@ -56,9 +57,6 @@ def test_who_waits_for_a_state_that_is_lost_has_some_time_to_say_so(says_after_s
     def run_until(reached: Callable[[], bool], limit_s: float) -> None:
         while not reached() and world.now_s < limit_s:
             world.now_s += BEAT_S
-
-    def fail(invariant: int, text: str) -> None:
-        raise Violation(invariant, text, "here", [])
 
     world.run_until = run_until
     oracle = RecoveryOracle(fail, world)  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ class RecoveryOracle:
         return all(given_up(roster, worker.round, worker.state) for worker in workers)
 
     def waits_as_it_must(self) -> None:
-        """The state is lost: nobody trains, and whoever waits for it says so, who has begun just now soon."""
+        """The state is lost: nobody trains, and whoever waits for it says so; one that began just now, soon."""
         self._world.run_until(lambda: not any(self._silent()), limit_s=STAND_S)
         for node in self._silent():
             self._fail(8, f"{node.name} waits for a state that is lost, and does not say so")

@@ -213,7 +213,7 @@ class World:
             return
         brought = kind == CONTROL and message.event_id == BROUGHT  # `hear` may lose it
         if kind != BEGINS and site not in self.guests and not brought:
-            far = connection.processes[source].machine
+            far = connection.processes[source].machine if kind == CONTROL else None
             key = far.keys.public_key if far is not None else b""
             self.delivered.append((site, source, kind, message, node.disk.incarnation, key))
         self.oracles.delivered(node, source)
