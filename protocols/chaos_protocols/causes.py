@@ -35,6 +35,7 @@ class Cause(Enum):
     NO_FOUNDER = outside.NO_FOUNDER
     TWO_RUNS = outside.TWO_RUNS
     RUN_WITHOUT_SCHEDULER = outside.RUN_WITHOUT_SCHEDULER
+    UNKNOWN_MEMBERS = outside.UNKNOWN_MEMBERS
     UNPROVEN = outside.UNPROVEN
     ADMISSION = outside.ADMISSION
     NOT_NOW = outside.NOT_NOW

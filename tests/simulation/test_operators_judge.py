@@ -9,9 +9,11 @@ from typing import Any, NoReturn
 import msgspec
 import pytest
 from tests.simulator.batch import attempt
-from tests.simulator.faults import Trial
-from tests.simulator.operators import Operators, could_be_elected
+from tests.simulator.disk import Disk, JournalDisk
+from tests.simulator.faults import Trial, run_trial
+from tests.simulator.operators import could_be_elected
 from tests.simulator.oracles_operators import BANNED_S, GONE_ON_ROUNDS, GONE_ON_S, HEARD_S, UNKNOWN, OperatorsOracle
+from tests.simulator.outside import Outside
 from tests.simulator.violation import Violation
 from tests.simulator.world import World
 from tests.unit.protocols.one_site import MODEL, PLANNER, A, B, C, D, record, roster_of
@@ -210,7 +212,7 @@ def test_a_newcomer_whose_peers_have_all_given_up_is_told_of_another_site() -> N
     founder, gone = world.add("a", founder=True), world.add("b", peers=("a",))
     newcomer, other = world.add("c", peers=("b",)), world.add("d", peers=("a", "b"))
     world.bans.gone.add(gone.site)
-    Operators(world, 0.0)._name_others(roster_of(SiteId(founder.site), SiteId(gone.site)))
+    Outside(world).look(roster_of(SiteId(founder.site), SiteId(gone.site)))
     assert newcomer.peers == (founder.site,)
     assert other.peers == (founder.site, gone.site) and founder.peers == ()
 
@@ -223,12 +225,33 @@ def test_a_founder_that_is_out_of_the_run_and_knows_of_no_other_site_is_told_of_
     founder.disk.snapshot = object()  # type: ignore[assignment]
     knows = SimpleNamespace(site_ids=lambda: (founder.site,))
     heard = SimpleNamespace(neighbours={gone.site: None})
-    machine: Any = SimpleNamespace(roster=knows, links=heard, handle=lambda event, now_s: [])
+    pause: Any = SimpleNamespace(pause=SimpleNamespace(why=lambda: None))
+    machine: Any = SimpleNamespace(roster=knows, links=heard, handle=lambda event, now_s: [], participation=pause)
     founder.machine = machine
     world.bans.gone.add(gone.site)
     run = roster_of(SiteId(other.site), *([SiteId(founder.site)] if inside else []))
-    Operators(world, 0.0)._name_others(run)
+    Outside(world).look(run)
     assert founder.peers == (() if inside else (other.site,))
+
+
+def test_a_founder_whose_journal_knows_nobody_who_is_there_comes_back_without_it() -> None:
+    """It says so, and its operator does what it says (`--operators`, seed 2671, 3 sites)."""
+    story = run_trial(Trial(seed=2671, sites=3, operators=True)).story
+    assert any("moves its journal away" in line for line in story)
+
+
+@pytest.mark.parametrize("disk", [Disk, JournalDisk])
+def test_a_site_whose_journal_was_moved_away_is_new_to_the_run_and_counts_its_starts_on(disk: type[Disk]) -> None:
+    one = disk()
+    for start in (1, 2):
+        one.open()
+        one.count_start()
+        assert one.incarnation == start
+    one.persist(Persist(hard_state=HardState(3, None), truncate_from=None, entries=(), snapshot=None))
+    one.move_journal_away()
+    one.open()
+    one.count_start()
+    assert (one.incarnation, one.hard_state, one.snapshot, one.entries) == (3, HardState(0, None), None, ())
 
 
 def test_what_an_operator_says_counts_from_the_moment_in_which_his_site_hears_it() -> None:

@@ -64,6 +64,12 @@ class Disk:
         """The number of this start, durable."""
         self.incarnation += 1
 
+    def move_journal_away(self) -> None:
+        """An operator has, while the daemon is down. A start counts on all the same: a daemon's number is at least the
+        time."""
+        self.hard_state, self.snapshot, self.entries = HardState(0, None), None, ()
+        self.reached, self.origin = Reached(), None
+
     def power_fails(self, rng: random.Random) -> None:
         """Within the next write: what was not synced may be cut at any byte, or vanish."""
         self.tear = rng
@@ -152,7 +158,7 @@ class JournalDisk(Disk):
         else:
             self._folder = FaultyFolder({name: bytes(one.current) for name, one in self._folder.names.items()})
         super().open()
-        self._journal = Journal.open("/data", folder=self._folder)
+        self._journal = Journal.open("/data", folder=self._folder, incarnation_floor=self.incarnation + 1)
         known = self._journal.recovered
         self.hard_state, self.snapshot, self.entries = known.hard_state, known.snapshot, known.entries
         self.reached, self.origin = known.reached, known.origin
@@ -164,6 +170,10 @@ class JournalDisk(Disk):
     def count_start(self) -> None:
         assert self._journal is not None
         self.incarnation = self._journal.incarnation
+
+    def move_journal_away(self) -> None:
+        super().move_journal_away()
+        self._folder = FaultyFolder()
 
     def power_fails(self, rng: random.Random) -> None:
         super().power_fails(rng)

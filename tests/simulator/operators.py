@@ -21,11 +21,11 @@ from chaos_protocols.settings import CheckpointSettings
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wishes import BoundsWanted
 from tests.simulator.hanging import SEEDS_APART
+from tests.simulator.outside import Outside
 from tests.simulator.strays import COPIES
 from tests.simulator.strikes import begin
 
 if TYPE_CHECKING:
-    from chaos_protocols.agreement.roster import Roster
     from tests.simulator.node import Node
     from tests.simulator.world import World
 
@@ -84,6 +84,7 @@ class Operators:
         self._ban: tuple[Node, bool] | None = None
         """Who is wanted out, and whether for good."""
         self._gives_up_s: dict[str, float] = {}
+        self._outside = Outside(world)
 
     def strike(self, number: int, kind: str) -> None:
         """It begins now."""
@@ -275,25 +276,7 @@ class Operators:
                 node.worker = None
                 node.keeper.files.clear()
                 world.bans.gone.add(node.site)
-        self._name_others(roster)
-
-    def _name_others(self, roster: Roster) -> None:
-        """A newcomer whose peers have all given up has no other way in: its operator names another one. So has a
-        founder who named none, is out of the run, and knows of no other site."""
-        world = self._world
-        for node in world.nodes.values():
-            known = node.peers if node.disk.snapshot is None else ()
-            known = known or _known_outside(node, roster)
-            if world.bans.is_out(node) or not world.bans.gone.issuperset(known):
-                continue
-            members = [world.nodes[site] for site in roster.member_ids() if not world.bans.is_out(world.nodes[site])]
-            named = next((one for one in members if not world.bans.are_parted(node, one)), None)
-            if named is None or not known:
-                continue
-            world.tell(f"!! the operator of {node.name} names {named.name} as its peer")
-            node.peers = (named.site,)
-            if node.machine is not None:
-                node.handle(events.PeersChanged(peers=((SiteId(named.site), named.site),)))
+        self._outside.look(roster)
 
     def calm(self) -> None:
         """Nobody has second thoughts any more, and what is not for good is taken back; so is it of who is needed."""
@@ -384,11 +367,3 @@ ACTS: dict[str, Callable[[Operators, random.Random], None]] = {
     "links": Operators.links,
 }
 KINDS = ("recover", "recover", "recover", "state lost", "state lost", "ban", "bounds", "links")
-
-
-def _known_outside(node: Node, roster: Roster) -> tuple[str, ...]:
-    """Of a founder that named no peer and is not in the run, whom it knows of."""
-    if node.machine is None or node.peers or roster.record(SiteId(node.site)) is not None:
-        return ()
-    others = {*node.machine.roster.site_ids(), *node.machine.links.neighbours} - {node.site}
-    return tuple(sorted(others))

@@ -105,6 +105,11 @@ class AgreementOracle:
         promised = self.promises.setdefault(node.site, Promises())
         promised.older_votes = dict(promised.votes)
 
+    def journal_moved(self, site: str) -> None:
+        """Its operator moved it away: what it had stored is not asked of it any more, its votes still are."""
+        before = self.promises[site]
+        self.promises[site] = Promises(before.incarnation, votes=before.votes, older_votes=before.older_votes)
+
     def on_older(self) -> str:
         """What rests on a journal that had been copied before, in words; empty: nothing does."""
         entry = self._on_older

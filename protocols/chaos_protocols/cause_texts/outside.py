@@ -54,6 +54,15 @@ RUN_WITHOUT_SCHEDULER: Meaning = Meaning(
     "the voters of the run",
     "look at `chaosd status` of one of these sites: it says what the run waits for, and for whom",
 )  # fmt: skip
+UNKNOWN_MEMBERS: Meaning = Meaning(
+    "unknown-members", Place.WAITS,
+    "asking to join: linked with {sites}, which the journal of this site does not know in the run; it knows {known}, "
+    "and asks nobody whom none of these names as the scheduler",
+    "the operator of this site",
+    "nothing, if one of those that it knows is in the run: it is asked once there is a link (`[[peers]]`). If all of "
+    "them are gone: ask the other operators who schedules, stop the daemon, move `journal` out of the data "
+    "directory, set `bootstrap = false`, start it again: it joins as a newcomer",
+)  # fmt: skip
 UNPROVEN: Meaning = Meaning(
     "scheduler-unproven", Place.WAITS,
     "{site} schedules the run, and cannot show this site who elected it: by this site's journal {voters} vote, and "

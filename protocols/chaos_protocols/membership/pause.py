@@ -141,6 +141,8 @@ class Pause:
         a_run_is_there = any(beat.epoch > 0 for beat in beats)
         if unproven := self._why_unproven():
             return unproven
+        if a_run_is_there and (unknown := self._why_unknown(up)):
+            return unknown
         if joining.is_unheard and a_run_is_there:  # whoever was named may be gone since
             return Cause.RUN_WITHOUT_SCHEDULER.told(sites=_named(up))
         if joining.answer is not None:
@@ -159,6 +161,16 @@ class Pause:
         if scheduler is None or not self._joining.is_in_vain(scheduler):
             return None
         return Cause.UNPROVEN.told(site=short(scheduler), voters=_named(voters))
+
+    def _why_unknown(self, up: Iterable[SiteId]) -> Why | None:
+        """No neighbour is one that may name the scheduler to it: all that its journal knows may be gone (spec 4.12)."""
+        replica = self._replica
+        if self._client.scheduler is not None or not replica.was_in_run:
+            return None
+        if any(self._client.is_of_run(site) for site in up):
+            return None
+        known = {*replica.roster.site_ids(), *replica.raft.voters_in_force} - {replica.site}
+        return Cause.UNKNOWN_MEMBERS.told(sites=_named(up), known=_named(sorted(known)) or "itself alone")
 
     def _why_no_link(self) -> Why:
         if not self._network.links.neighbours:

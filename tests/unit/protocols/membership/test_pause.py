@@ -176,6 +176,27 @@ def test_a_run_without_a_scheduler_is_no_run_without_a_founder() -> None:
     assert why(bench).cause is Cause.RUN_WITHOUT_SCHEDULER
 
 
+def test_a_site_whose_journal_knows_none_of_its_neighbours_says_whom_it_knows() -> None:
+    """All that it knows may be gone for good, and it asks nobody else (`--operators`, seed 2671, 3 sites)."""
+
+    def told(bench: Bench, scheduler: Any = None) -> Cause:
+        bench.hear(C, heartbeat(epoch=EPOCH + 9, scheduler=scheduler, knows_you=False))
+        return why(bench).cause
+
+    def back(*knows: Any) -> Bench:
+        bench = Bench(D, roster_of(*knows), voters=(A,), incarnation=2, peers=(C,)).up(C)
+        hello(bench)
+        return bench
+
+    bench = back(A, D)
+    assert told(bench) is Cause.UNKNOWN_MEMBERS
+    assert A[:8] in why(bench).text and C[:8] in why(bench).text and D[:8] not in why(bench).text
+    assert told(back(A, D), B) is Cause.UNKNOWN_MEMBERS, "it does not believe it"
+    assert told(back(A, C, D), B) is not Cause.UNKNOWN_MEMBERS
+    newcomer = joiner(C).up(C)
+    assert told(newcomer) is Cause.RUN_WITHOUT_SCHEDULER, "it believes its peer"
+
+
 def test_a_joiner_says_that_whoever_it_asks_does_not_answer() -> None:
     """Its neighbour named a scheduler, which is gone since: the name alone is no sign of life."""
 
