@@ -139,12 +139,8 @@ class Pause:
             return Cause.SCRIPT_ANSWERS.told()  # `Asking` says nothing before
         beats = [beat for site in up if (beat := network.links.neighbours[site].beat) is not None]
         a_run_is_there = any(beat.epoch > 0 for beat in beats)
-        if unproven := self._why_unproven():
-            return unproven
-        if a_run_is_there and (unknown := self._why_unknown(up)):
-            return unknown
-        if joining.is_unheard and a_run_is_there:  # whoever was named may be gone since
-            return Cause.RUN_WITHOUT_SCHEDULER.told(sites=_named(up))
+        if unheard := self._why_unheard(up, a_run_is_there):
+            return unheard
         if joining.answer is not None:
             return joining.answer
         if not beats or self._client.scheduler is not None:
@@ -155,6 +151,16 @@ class Pause:
             return self._why_no_scheduler()
         failed = self._failed_links()
         return Cause.NO_FOUNDER.told(sites=_named(up), links=f"; {failed}" if failed else "")
+
+    def _why_unheard(self, up: Iterable[SiteId], a_run_is_there: bool) -> Why | None:
+        """Nobody answers, or there is nobody whose answer this site would believe."""
+        if unproven := self._why_unproven():
+            return unproven
+        if a_run_is_there and (unknown := self._why_unknown(up)):
+            return unknown
+        if a_run_is_there and self._joining.is_unheard:  # whoever was named may be gone since
+            return Cause.RUN_WITHOUT_SCHEDULER.told(sites=_named(up))
+        return None
 
     def _why_unproven(self) -> Why | None:
         scheduler, voters = self._client.scheduler, sorted(self._replica.raft.voters_in_force)
