@@ -311,7 +311,7 @@ class Stage:
             self.world.replay(rng)
 
     def _again(self, one: Node, other: Node, third: Node) -> None:
-        words = [word for site, _, kind, word, *_ in self.world.delivered if site == other.site and kind == "control"]
+        words = [one.message for one in self.world.delivered if one.site == other.site and one.kind == "control"]
         beats = [word for word in words if word.source == one.site and isinstance(word.message, Heartbeat)]
         for number, word in enumerate(beats):
             event = events.EnvelopeReceived(neighbour=third.site, envelope=word)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -38,8 +38,21 @@ if TYPE_CHECKING:
     from tests.simulator.gone_lies import GoneLies
     from tests.simulator.rekeying import Rotation
 
+DELIVERED_KEPT = 400
 TRAIL_KEPT = 40
 """Events remembered for the story of a violation."""
+
+
+class Delivered(NamedTuple):
+    """A word, or a frame of the bulk path, that has reached its reader. `incarnation`: of the reader; `key`: the one
+    that a word's maker had."""
+
+    site: str
+    source: str
+    kind: str
+    message: Any
+    incarnation: int
+    key: bytes
 
 
 class World:
@@ -87,7 +100,7 @@ class World:
         self.spares_last_holder = False
         self.bans = Bans(self)
         self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
-        self.delivered: deque[tuple[str, str, str, Any, int, bytes]] = deque(maxlen=400)
+        self.delivered: deque[Delivered] = deque(maxlen=DELIVERED_KEPT)
         self.oracles, self.doors, self.runs = Oracles(self), Doors(), Runs(self)
         self.muteness = Muteness(self)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -215,7 +228,7 @@ class World:
         if kind != BEGINS and site not in self.guests and not brought:
             far = connection.processes[source].machine if kind == CONTROL else None
             key = far.keys.public_key if far is not None else b""
-            self.delivered.append((site, source, kind, message, node.disk.incarnation, key))
+            self.delivered.append(Delivered(site, source, kind, message, node.disk.incarnation, key))
         self.oracles.delivered(node, source)
         if kind == CONTROL:
             if not self.doors.reads(node, source, message):
@@ -270,34 +283,34 @@ class World:
         """Something that was delivered lately is delivered once more."""
         if not self.delivered:
             return
-        site, source, kind, message, incarnation, _ = rng.choice(list(self.delivered))
-        node = self.nodes[site]
-        if source not in node.connections or node.disk.incarnation != incarnation or node.machine is None:
+        one = rng.choice(list(self.delivered))
+        source, message, node = one.source, one.message, self.nodes[one.site]
+        if source not in node.connections or node.disk.incarnation != one.incarnation or node.machine is None:
             return
-        if kind != CONTROL:
+        if one.kind != CONTROL:
             replay_bulk(node, source, message)
         elif source != message.source and (
             shuts_out(node, message) or is_refused_each_time(node, source, message)  # type: ignore[arg-type]
         ):
             return
-        elif message.destination == site or (message.destination == EVERYBODY and was_taken(node, message)):
+        elif message.destination == one.site or (message.destination == EVERYBODY and was_taken(node, message)):
             # others it would hand on once more, to be stopped there
             replay(node, events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
 
     def repeat(self, rng: random.Random) -> None:
         """Something delivered lately comes again as if it were new: handed on by any neighbour, perhaps to a later life
         of its reader or from a former life of its sender. It may be answered, but must harm nothing."""
-        words = [one for one in self.delivered if one[2] == CONTROL and one[3].destination == one[0]]
+        words = [one for one in self.delivered if one.kind == CONTROL and one.message.destination == one.site]
         if not words:
             return
-        site, _, _, message, _, key = rng.choice(words)
-        node = self.nodes[site]
+        word = rng.choice(words)
+        node = self.nodes[word.site]
         ways = sorted(node.connections)
         if ways:
             run = node.machine.roster.run_id if node.machine is not None else ""  # as who signs it for others says it
-            way, message = rng.choice(ways), msgspec.structs.replace(message, run=run)
+            way, message = rng.choice(ways), msgspec.structs.replace(word.message, run=run)
             if way != message.source:
-                message = msgspec.structs.replace(message, public_key=message.public_key or key)
+                message = msgspec.structs.replace(message, public_key=message.public_key or word.key)
             if self.doors.reads(node, way, message):
                 node.handle(events.EnvelopeReceived(neighbour=way, envelope=message))  # type: ignore[arg-type]
 
