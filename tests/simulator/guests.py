@@ -147,13 +147,13 @@ def believed(node: Node, guest: str) -> tuple[Any, ...]:
     assert node.machine is not None
     machine = node.machine
     *rest, links, incarnations = fingerprint(node)
-    others = tuple(one for one in links if one[0] != guest)
+    others = {site: link for site, link in links.items() if site != guest}
     named = (machine.scheduler_site(), machine.is_trusted(guest))  # type: ignore[arg-type]
     orders = (len(machine.orders._orders), len(machine.orders._until_s))
     roster = machine.roster
     inside = roster.record(machine.site) is not None  # who is in no roster cannot know whose links these are
     ways = machine.reachable().intersection(roster.site_ids()) if inside else frozenset()
-    heard = tuple(sorted((one, start) for one, start in guard_of(node).items() if roster.record(one) and one != guest))
+    heard = {one: start for one, start in guard_of(node).items() if one != guest and roster.record(one)}
     return (*rest, others, incarnations, named, orders, ways, heard)
 
 

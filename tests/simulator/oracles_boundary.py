@@ -103,7 +103,8 @@ PENDING = 10
 
 
 def fingerprint(node: Node) -> tuple[Any, ...]:
-    """All that decides what a site does next, save for when it last heard something (old bytes prove a live link)."""
+    """All that decides what a site does next, save for when it last heard something (old bytes prove a live link). To be
+    compared with another one, thousands of times in a run: what has no order is not sorted."""
     machine = node.machine
     assert machine is not None
     core, rounds, scheduler = machine.raft._core, machine.rounds, machine.scheduler
@@ -112,17 +113,17 @@ def fingerprint(node: Node) -> tuple[Any, ...]:
         machine.roster.epoch,
         (core.term, core.vote, core.role, core.leader, core.commit_index, core.log.last_index, core.log.last_term),
         (frozenset(core.votes), frozenset(core.heard), core.transfer_target),
-        tuple((site, one.match_index, one.next_index, one.mode) for site, one in sorted(core.progress.items())),
+        {site: (one.match_index, one.next_index, one.mode) for site, one in core.progress.items()},
         (rounds.completed_round, rounds.digest, rounds.running, rounds.own.given, rounds.active, rounds.worker_round),
         (rounds.own.fence_round, rounds.fetching, rounds.phase.value),
         (membership.begun, membership.state, participation.joining.answer, participation.leaving.answer),
         (state.fetch.plan, state.session.round, state.source.plan, membership.evicted_epoch),
         tuple(sorted((name, one.state.value) for name, one in scheduler.negotiations.items())),
-        tuple(sorted(scheduler.term.resolution.answers.items())),
+        dict(scheduler.term.resolution.answers),
         (tuple(sorted(scheduler.term.negotiations.pending)), scheduler.in_flight is None),
-        tuple((site, report[0]) for site, report in sorted(scheduler.term.reports.newest.items())),
-        tuple((site, one.phase, one.wanted, one.goodbye) for site, one in sorted(machine.links.neighbours.items())),
-        tuple(sorted(machine.network.incarnations.items())),
+        {site: report[0] for site, report in scheduler.term.reports.newest.items()},
+        {site: (one.phase, one.wanted, one.goodbye) for site, one in machine.links.neighbours.items()},
+        dict(machine.network.incarnations),
     )
 
 
