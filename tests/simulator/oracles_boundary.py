@@ -103,8 +103,8 @@ PENDING = 10
 
 
 def fingerprint(node: Node) -> tuple[Any, ...]:
-    """All that decides what a site does next, save for when it last heard something (old bytes prove a live link). To be
-    compared with another one, thousands of times in a run: what has no order is not sorted."""
+    """All that decides what a site does next, save for when it last heard something (old bytes prove a live link).
+    Compared with another one, thousands of times in a run: what has no order is not sorted."""
     machine = node.machine
     assert machine is not None
     core, rounds, scheduler = machine.raft._core, machine.rounds, machine.scheduler
