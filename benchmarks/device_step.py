@@ -24,7 +24,7 @@ import torch
 from benchmarks.measure import Figures, alternating, ratios, spread
 from chaos import Coordinator
 from chaos.pinning import pin
-from chaos.worker_group.devices import Device, device_of
+from chaos.worker_group.exchange.devices import Device, device_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "site"))
 text_model = importlib.import_module("text_model")

@@ -21,11 +21,11 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.over_library_worker import MICRO_BATCHES, layers, replicas
-from chaos.worker_group import interpreter
 from chaos.worker_group import replicas as replica_workers
-from chaos.worker_group.groups import Groups
-from chaos.worker_group.held import HeldPart
-from chaos.worker_group.summing import Parts, StepSums
+from chaos.worker_group.chain.held import HeldPart
+from chaos.worker_group.compute import interpreter
+from chaos.worker_group.exchange.groups import Groups
+from chaos.worker_group.exchange.summing import Parts, StepSums
 from chaos_protocols.streams import Sum
 
 

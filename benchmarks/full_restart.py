@@ -81,7 +81,7 @@ def main() -> None:
     folder: Path = given.folder
     sys.path.insert(0, str(ROOT / "examples" / "site"))
     text_model = importlib.import_module("text_model")
-    loader_of = importlib.import_module("chaos.worker_group.data").Loader
+    loader_of = importlib.import_module("chaos.worker_group.compute.data").Loader
     torch.set_num_threads(1)
     meeting = f"file://{folder}/meeting-{given.life}"
     dist.init_process_group("gloo", init_method=meeting, rank=given.rank, world_size=given.world)

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import pipelining
 
 from chaos import Coordinator, Update
-from chaos.worker_group.data import Loader
+from chaos.worker_group.compute.data import Loader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "site"))
 text_model = importlib.import_module("text_model")

@@ -17,8 +17,8 @@ import torch
 
 from benchmarks.paced_model import EQUAL, KEPT, LLAMA, exchange_s, numbers_of, profile
 from chaos import Coordinator
-from chaos.worker_group.groups import Groups
-from chaos.worker_group.summing import StepSums
+from chaos.worker_group.exchange.groups import Groups
+from chaos.worker_group.exchange.summing import StepSums
 from chaos_planner.pipelines.facts.site import LayerFacts
 from chaos_protocols.streams import Sum
 

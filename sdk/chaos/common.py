@@ -17,7 +17,7 @@ from chaos_protocols.wire.worker import FIGURES_MAX, FiguresLogged
 
 if TYPE_CHECKING:
     from chaos.conversation import Conversation
-    from chaos.worker_group.notes import SiteNotes
+    from chaos.worker_group.exchange.notes import SiteNotes
 
 FIGURE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,31}")
 

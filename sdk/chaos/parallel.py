@@ -16,9 +16,9 @@ from chaos_protocols.worker_group.settings import DEVICE_VARIABLE
 if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicated, not before
     from chaos.frameworks import Framework, UpdateHook
     from chaos.sync import SyncMode, SyncSession
-    from chaos.worker_group.data import Loader as StepLoader
+    from chaos.worker_group.compute.data import Loader as StepLoader
+    from chaos.worker_group.exchange.notes import SiteNotes
     from chaos.worker_group.model import ParallelModel
-    from chaos.worker_group.notes import SiteNotes
     from chaos.worker_group.replicated import MicroBatches, Replicated
 
 
@@ -240,7 +240,7 @@ class ParallelSite:
         Raises ValueError for what is no module.
         """
         self._check_first()
-        from chaos.worker_group.lanes import group_size
+        from chaos.worker_group.exchange.lanes import group_size
         from chaos.worker_group.replicated import Replicated
 
         if group_size(os.environ) > 1:
@@ -273,7 +273,7 @@ class ParallelSite:
             raise ValueError(
                 "loader() belongs to parallelize() and replicate(); call one first, or use a DataLoader of your own"
             )
-        from chaos.worker_group.data import Loader
+        from chaos.worker_group.compute.data import Loader
 
         made = Loader(dataset, global_batch=global_batch, micro_batch=micro_batch, seed=seed, steps=steps)
         return model.load_from(made)

@@ -17,7 +17,7 @@ from typing import Any
 from chaos.at_exit import script_failed
 from chaos.errors import ChaosError, HalfAppliedStep
 from chaos.signals import is_at_once
-from chaos.worker_group.lacks import lacks_files, too_few_files
+from chaos.worker_group.exchange.lacks import lacks_files, too_few_files
 
 TRACEBACK_VARIABLE = "CHAOS_TRACEBACK"
 PACKAGE = Path(__file__).parent

@@ -12,7 +12,7 @@ import torch
 from tests.integration import site_training
 from tests.rigs import fake_device
 
-from chaos.worker_group.devices import Accelerator
+from chaos.worker_group.exchange.devices import Accelerator
 
 
 def make_model(dropout: float = 0.1) -> torch.nn.Sequential:

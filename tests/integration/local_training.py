@@ -33,8 +33,8 @@ from tests.integration.site_training import (
 from tests.rigs import devices
 
 from chaos import Coordinator, DiLoCo, LocalSGD, OuterSGD
-from chaos.worker_group.data import Loader
-from chaos.worker_group.seeding import seed_of
+from chaos.worker_group.compute.data import Loader
+from chaos.worker_group.compute.seeding import seed_of
 
 
 def mode_of(given: dict[str, Any]) -> DiLoCo:

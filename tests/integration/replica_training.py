@@ -26,8 +26,9 @@ from tests.integration.site_training import (
 from tests.rigs import devices
 
 from chaos import Coordinator
-from chaos.worker_group import replicas, summing
-from chaos.worker_group.groups import Groups
+from chaos.worker_group import replicas
+from chaos.worker_group.exchange import summing
+from chaos.worker_group.exchange.groups import Groups
 from chaos.worker_group.local_whole import WholePhase
 from chaos.worker_group.whole import WholeModel
 

@@ -14,8 +14,8 @@ import torch
 from tests.integration import site_training
 from torch.distributed.tensor import DTensor
 
-from chaos.worker_group.data import Loader
-from chaos.worker_group.sharded import ShardedLayer
+from chaos.worker_group.chain.sharded import ShardedLayer
+from chaos.worker_group.compute.data import Loader
 
 PARALLEL_VARIABLE = "PARALLEL"
 """Set: layers are shared by tensor parallelism."""

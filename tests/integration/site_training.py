@@ -24,8 +24,11 @@ import torch
 from tests.rigs import devices
 
 from chaos import Coordinator
-from chaos.worker_group import interpreter, lane_lines, layers, life, line, summing, together
-from chaos.worker_group.groups import Groups
+from chaos.worker_group import life, together
+from chaos.worker_group.chain import layers
+from chaos.worker_group.compute import interpreter
+from chaos.worker_group.exchange import lane_lines, line, summing
+from chaos.worker_group.exchange.groups import Groups
 from chaos_protocols.worker_group.messages import Reduced
 
 STEPS = 6

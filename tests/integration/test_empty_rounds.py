@@ -13,7 +13,7 @@ from tests.integration.test_institutions import arguments, sites
 from tests.integration.test_worker_group import SPOILT
 from tests.rigs.worker_group import Ran, train
 
-from chaos.worker_group.data import Loader
+from chaos.worker_group.compute.data import Loader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

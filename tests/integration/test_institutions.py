@@ -26,12 +26,12 @@ from tests.rigs.warm import Forked
 from tests.rigs.worker_group import SCRIPT, Ran, launch, train
 
 from chaos.frameworks.base import Bytes
-from chaos.worker_group.data import Loader
-from chaos.worker_group.devices import device_of
-from chaos.worker_group.interpreter import StepRun, Task
-from chaos.worker_group.layers import Layer, chain
-from chaos.worker_group.layout import ModelLayout
-from chaos.worker_group.measuring import measure
+from chaos.worker_group.chain.layers import Layer, chain
+from chaos.worker_group.chain.layout import ModelLayout
+from chaos.worker_group.compute.data import Loader
+from chaos.worker_group.compute.interpreter import StepRun, Task
+from chaos.worker_group.compute.measuring import measure
+from chaos.worker_group.exchange.devices import device_of
 from chaos.worker_group.others import Given, LayersSession
 from chaos.worker_group.session import pair_of, stream_of_one
 from chaos_planner.pipelines.plans.layout import Policy

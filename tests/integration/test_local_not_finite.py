@@ -16,7 +16,7 @@ from tests.integration.test_institutions import ended, sites
 from tests.integration.test_local_stages import SCRIPT, spawn, training
 from tests.rigs.worker_group import Ran, train
 
-from chaos.worker_group.data import Loader
+from chaos.worker_group.compute.data import Loader
 from chaos_planner.pipelines.plans.layout import Policy
 
 pytestmark = pytest.mark.usefixtures("one_thread")

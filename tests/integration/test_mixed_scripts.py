@@ -35,9 +35,9 @@ from tests.rigs.worker_group import Ran
 
 from chaos.frameworks import framework_of
 from chaos.sync.every_step import EveryStep
-from chaos.worker_group.data import Loader
+from chaos.worker_group.compute.data import Loader
+from chaos.worker_group.compute.seeding import seed_of
 from chaos.worker_group.replicas import ReplicaRun
-from chaos.worker_group.seeding import seed_of
 from chaos.worker_group.whole import WholeModel
 from chaos_protocols.worker_group.said import NOTHING
 

@@ -27,7 +27,7 @@ from tests.rigs.site import Site, wait_for
 from tests.rigs.warm import Forked
 from tests.rigs.worker_group import Ran, launch, train
 
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.chain.layers import Layer
 from chaos_planner.pipelines.plans.layout import Policy
 
 pytestmark = pytest.mark.usefixtures("one_thread")

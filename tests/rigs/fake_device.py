@@ -30,8 +30,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from chaos.worker_group import channels
-from chaos.worker_group.channels import bytes_of
+from chaos.worker_group.exchange import channels
+from chaos.worker_group.exchange.channels import bytes_of
 
 NAME = "npu"
 RUBBISH = 0x5A

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from chaos.worker_group.channels import GroupFailed
-from chaos.worker_group.groups import Group
+from chaos.worker_group.exchange.channels import GroupFailed
+from chaos.worker_group.exchange.groups import Group
 
 LIMIT_S = 60.0
 

@@ -2,9 +2,7 @@
 `Coordinator.replicate`; decides nothing of the plan.
 
 Two ways in: `model.py` trains a model that is cut into layers, by streams of instructions; `replicas.py` and
-`replicated.py` train whole copies in a script's own loop. Below both: a worker's life under orders (`life.py`), its
-line to the controller (`line.py`), groups and the messages between workers (`groups.py`, `channels.py`), sums in the
-one order that no plan changes (`summing.py`), state that moves (`moving.py`). A step of layers: `together.py` runs
-`interpreter.py` over `layers.py`. In a run of institutions: `vectors.py`, `others.py`. Several devices a worker:
-`lanes.py`, `pieces.py`, `sharded.py`, `tensor_parallel.py`.
+`replicated.py` train whole copies in a script's own loop. Both live under the controller's orders (`life.py`) and are
+one session for the script (`session.py`, `summed.py`; in a run of institutions `others.py`). Below them, from above:
+`compute` executes a step, `exchange` carries what workers say, `chain` is what is trained.
 """

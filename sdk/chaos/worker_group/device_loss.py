@@ -10,8 +10,8 @@ import torch
 from chaos.errors import TooFewFiles
 from chaos.saying import say
 from chaos.telling import traceback_wanted
-from chaos.worker_group.lacks import lacks_files, told
-from chaos.worker_group.line import ControlLine
+from chaos.worker_group.exchange.lacks import lacks_files, told
+from chaos.worker_group.exchange.line import ControlLine
 from chaos_protocols.worker_group.messages import EndsItself
 
 DEVICE_LOST_EXIT = 74

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from chaos.worker_group.data import Loader
-from chaos.worker_group.devices import HOST, Device
-from chaos.worker_group.line import ControlLine
+from chaos.worker_group.chain.vectors import Vectors
+from chaos.worker_group.compute.data import Loader
+from chaos.worker_group.exchange.devices import HOST, Device
+from chaos.worker_group.exchange.line import ControlLine
 from chaos.worker_group.script import script_digest
-from chaos.worker_group.vectors import Vectors
 from chaos_protocols.worker_group.messages import VERSION, GroupHello, LayerReport, RunSpecs
 from chaos_protocols.worker_group.said import NotesSpec
 

@@ -13,17 +13,17 @@ from time import perf_counter
 
 import torch
 
-from chaos.worker_group.channels import GroupFailed
+from chaos.worker_group.chain.vectors import Vectors
 from chaos.worker_group.device_loss import end_if_beyond_mending
-from chaos.worker_group.groups import Groups
-from chaos.worker_group.lacks import told
-from chaos.worker_group.lane_lines import line_of
-from chaos.worker_group.lanes import Lanes
-from chaos.worker_group.line import ControlLine, GenerationEnded, GroupEnded
+from chaos.worker_group.exchange.channels import GroupFailed
+from chaos.worker_group.exchange.groups import Groups
+from chaos.worker_group.exchange.lacks import told
+from chaos.worker_group.exchange.lane_lines import line_of
+from chaos.worker_group.exchange.lanes import Lanes
+from chaos.worker_group.exchange.line import ControlLine, GenerationEnded, GroupEnded
+from chaos.worker_group.exchange.moving import move, pair, refresh
 from chaos.worker_group.memory import RunMemory
-from chaos.worker_group.moving import move, pair, refresh
 from chaos.worker_group.session import Applied, Computed, Training, reduced, update
-from chaos.worker_group.vectors import Vectors
 from chaos_protocols.wire.worker import FiguresLogged
 from chaos_protocols.worker_group.messages import (
     CommitStep,

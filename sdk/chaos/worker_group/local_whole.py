@@ -18,7 +18,7 @@ from chaos.frameworks.torch_buffers import ModelBuffer, new_buffers
 from chaos.frameworks.torch_normal import in_normal_mode
 from chaos.frameworks.torch_state import dtype_name, tensor_bytes
 from chaos.sync.local_steps import DiLoCo
-from chaos.worker_group.local_phase import LocalPhase
+from chaos.worker_group.chain.local_phase import LocalPhase
 from chaos_protocols.wire.state_spec import Item
 
 

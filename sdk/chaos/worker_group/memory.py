@@ -16,8 +16,8 @@ import torch
 from chaos.frameworks.base import Bytes
 from chaos.pinning import pin
 from chaos.sync.notes import Numbers
-from chaos.worker_group.held import HeldPart
-from chaos.worker_group.vectors import Vectors
+from chaos.worker_group.chain.held import HeldPart
+from chaos.worker_group.chain.vectors import Vectors
 from chaos_protocols.rounds.state_check import piece_bytes
 from chaos_protocols.wire.arena import arena_layout
 from chaos_protocols.worker_group.messages import CommitStep

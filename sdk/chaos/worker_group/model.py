@@ -21,27 +21,27 @@ from chaos.sync.every_step import EveryStep
 from chaos.sync.learning_rate import LearningRates
 from chaos.sync.local_steps import DiLoCo
 from chaos.threads import OneThread, one_at_a_time
+from chaos.worker_group.chain.held import digest_of
+from chaos.worker_group.chain.layers import Layer, chain
+from chaos.worker_group.chain.layout import ModelLayout
+from chaos.worker_group.chain.making import MakeOptimizer, MakeScheduler, check_makers
+from chaos.worker_group.chain.modules import check_covered, modules_of
+from chaos.worker_group.chain.pieces import pieces_of
+from chaos.worker_group.chain.refused import check_layers, check_loss, check_modules
+from chaos.worker_group.chain.trained import TrainedSet
+from chaos.worker_group.chain.vectors import LayerVectors, LocalVectors, Vectors
 from chaos.worker_group.code import code_digest
-from chaos.worker_group.data import Batch, Loader
-from chaos.worker_group.devices import HOST, device_of
+from chaos.worker_group.compute.data import Batch, Loader
+from chaos.worker_group.compute.interpreter import Loss
+from chaos.worker_group.compute.measuring import Measured, measure
+from chaos.worker_group.exchange.devices import HOST, device_of
+from chaos.worker_group.exchange.lanes import Lanes, assemble, group_size
+from chaos.worker_group.exchange.line import ControlLine, GroupEnded
+from chaos.worker_group.exchange.notes import SiteNotes, nowhere
 from chaos.worker_group.greeting import greeting
-from chaos.worker_group.held import digest_of
-from chaos.worker_group.interpreter import Loss
-from chaos.worker_group.lanes import Lanes, assemble, group_size
-from chaos.worker_group.layers import Layer, chain
-from chaos.worker_group.layout import ModelLayout
-from chaos.worker_group.line import ControlLine, GroupEnded
-from chaos.worker_group.making import MakeOptimizer, MakeScheduler, check_makers
-from chaos.worker_group.measuring import Measured, measure
-from chaos.worker_group.modules import check_covered, modules_of
-from chaos.worker_group.notes import SiteNotes, nowhere
 from chaos.worker_group.others import LayersSession
-from chaos.worker_group.pieces import pieces_of
-from chaos.worker_group.refused import check_layers, check_loss, check_modules
 from chaos.worker_group.session import Applied, ChainTraining, GroupSession, TrainsAlone, TrainsWithOthers
 from chaos.worker_group.together import TrainsTogether
-from chaos.worker_group.trained import TrainedSet
-from chaos.worker_group.vectors import LayerVectors, LocalVectors, Vectors
 from chaos_protocols.worker_group.messages import GroupHello, LayerReport
 
 
@@ -173,7 +173,7 @@ class ParallelModel:
                 "shard_optimizer=True and device_group= together are not supported; a device group shards the "
                 "optimizer's state already, leave shard_optimizer out"
             )
-        from chaos.worker_group.cutting import shard_layers  # here: the library takes a second for it
+        from chaos.worker_group.chain.cutting import shard_layers  # here: the library takes a second for it
 
         lanes = assemble(os.environ)
         self.layers = shard_layers(self.layers, shard, lanes.mesh)
@@ -185,7 +185,7 @@ class ParallelModel:
         if (lanes := self._lanes) is None:
             self._vectors = (LayerVectors if self._mode is None else LocalVectors)(self._layout(), encoding)
             return
-        from chaos.worker_group.sharded import as_if_whole  # as in `_assembled`
+        from chaos.worker_group.chain.sharded import as_if_whole  # as in `_assembled`
 
         assert self._make is not None
         module, layers = as_if_whole(self.module, self.layers)

@@ -14,11 +14,11 @@ import numpy as np
 from chaos.frameworks.base import Bytes, StateItem
 from chaos.sync.base import Due, Part
 from chaos.sync.notes import Agreed
-from chaos.worker_group.interpreter import StepRun
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.layout import ModelLayout
-from chaos.worker_group.notes import SiteNotes
-from chaos.worker_group.vectors import LayerVectors
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.chain.layout import ModelLayout
+from chaos.worker_group.chain.vectors import LayerVectors
+from chaos.worker_group.compute.interpreter import StepRun
+from chaos.worker_group.exchange.notes import SiteNotes
 from chaos_protocols.wire.worker import ContributionSpec
 from chaos_protocols.worker_group.commit import clip_factor
 from chaos_protocols.worker_group.said import together

@@ -14,17 +14,17 @@ from typing import Any, Protocol
 
 from chaos.conversation import Conversation
 from chaos.phase import Phase
-from chaos.worker_group.channels import GroupFailed
-from chaos.worker_group.devices import HOST, Device
-from chaos.worker_group.groups import Groups
+from chaos.worker_group.chain.vectors import Vectors
+from chaos.worker_group.compute.passes import Passes
+from chaos.worker_group.exchange.channels import GroupFailed
+from chaos.worker_group.exchange.devices import HOST, Device
+from chaos.worker_group.exchange.groups import Groups
+from chaos.worker_group.exchange.line import GenerationEnded, GroupEnded
+from chaos.worker_group.exchange.spans import SpanLog
+from chaos.worker_group.exchange.summing import StepSums
 from chaos.worker_group.life import InGroup
-from chaos.worker_group.line import GenerationEnded, GroupEnded
-from chaos.worker_group.passes import Passes
 from chaos.worker_group.session import OwnRounds, Training, reduced, update
-from chaos.worker_group.spans import SpanLog
 from chaos.worker_group.summed import SummedSession
-from chaos.worker_group.summing import StepSums
-from chaos.worker_group.vectors import Vectors
 from chaos.worker_group.whole import WholeModel
 from chaos_protocols.streams import ForwardPass, Sum
 from chaos_protocols.worker_group.commit import NotFinite, StepCollector

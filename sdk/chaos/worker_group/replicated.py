@@ -19,14 +19,15 @@ from chaos.saying import say
 from chaos.sync import SyncSession
 from chaos.sync.every_step import EveryStep, EveryStepSession
 from chaos.sync.local_steps import DiLoCo
+from chaos.worker_group.chain.held import digest_of
 from chaos.worker_group.code import code_digest
-from chaos.worker_group.data import Loader
-from chaos.worker_group.devices import device_of
+from chaos.worker_group.compute.data import Loader
+from chaos.worker_group.compute.seeding import seed_of
+from chaos.worker_group.exchange.devices import device_of
+from chaos.worker_group.exchange.line import ControlLine, GroupEnded
+from chaos.worker_group.exchange.notes import SiteNotes, nowhere
 from chaos.worker_group.greeting import greeting
-from chaos.worker_group.held import digest_of
-from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.model import WorkersEnded
-from chaos.worker_group.notes import SiteNotes, nowhere
 from chaos.worker_group.replicas import (
     ReplicaAlone,
     ReplicaTogether,
@@ -34,7 +35,6 @@ from chaos.worker_group.replicas import (
     ReplicaWorker,
     WholeTraining,
 )
-from chaos.worker_group.seeding import seed_of
 from chaos.worker_group.summed import SummedSession
 from chaos.worker_group.whole import LocalWholeVectors, WholeModel, WholeVectors
 from chaos_protocols.worker_group.messages import GroupHello, LayerReport

@@ -12,15 +12,15 @@ import torch
 
 from chaos.conversation import Conversation
 from chaos.phase import Phase
-from chaos.worker_group.data import Loader
-from chaos.worker_group.devices import HOST, Device
-from chaos.worker_group.held import HeldPart
-from chaos.worker_group.interpreter import Loss, StepRun, Task
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.line import GroupEnded
-from chaos.worker_group.notes import SiteNotes
+from chaos.worker_group.chain.held import HeldPart
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.compute.data import Loader
+from chaos.worker_group.compute.interpreter import Loss, StepRun, Task
+from chaos.worker_group.exchange.devices import HOST, Device
+from chaos.worker_group.exchange.line import GroupEnded
+from chaos.worker_group.exchange.notes import SiteNotes
+from chaos.worker_group.exchange.summing import StepSums
 from chaos.worker_group.others import Given, LayersSession
-from chaos.worker_group.summing import StepSums
 from chaos_protocols.streams import BackwardPass, ForwardPass, Instruction, Share
 from chaos_protocols.worker_group.commit import NotFinite, StepCollector
 from chaos_protocols.worker_group.messages import (

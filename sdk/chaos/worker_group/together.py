@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from chaos.worker_group.channels import GroupFailed
-from chaos.worker_group.groups import Groups
-from chaos.worker_group.interpreter import StepRun, Task
-from chaos.worker_group.lanes import Lanes
+from chaos.worker_group.chain.vectors import Vectors
+from chaos.worker_group.compute.interpreter import StepRun, Task
+from chaos.worker_group.exchange.channels import GroupFailed
+from chaos.worker_group.exchange.groups import Groups
+from chaos.worker_group.exchange.lanes import Lanes
+from chaos.worker_group.exchange.line import GenerationEnded
 from chaos.worker_group.life import InGroup
-from chaos.worker_group.line import GenerationEnded
 from chaos.worker_group.session import Applied, ChainTraining, pair_of
-from chaos.worker_group.vectors import Vectors
 from chaos_protocols.worker_group.messages import PlanOrder
 from chaos_protocols.worker_group.tags import StepPhase
 

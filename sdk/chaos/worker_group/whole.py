@@ -18,11 +18,11 @@ from chaos.frameworks.torch_state import TensorItem
 from chaos.sync.base import SyncSession
 from chaos.sync.every_step import EveryStepSession
 from chaos.sync.local_steps import DiLoCo
-from chaos.worker_group.held import HeldPart
-from chaos.worker_group.layout import ItemBytes
+from chaos.worker_group.chain.held import HeldPart
+from chaos.worker_group.chain.layout import ItemBytes
+from chaos.worker_group.chain.vectors import HOST, Vectors
+from chaos.worker_group.exchange.summing import Parts, private, whole
 from chaos.worker_group.local_whole import WholePhase
-from chaos.worker_group.summing import Parts, private, whole
-from chaos.worker_group.vectors import HOST, Vectors
 from chaos_protocols.wire.encodings import FP32
 
 

@@ -137,7 +137,7 @@ def test_a_parallel_model_of_them_trains_as_the_model_itself(make: Make) -> None
 
 def test_a_layer_that_went_and_came_back_computes_what_it_did() -> None:
     """Tables that are no part of the state stay where a layer goes."""
-    from chaos.worker_group.layers import chain
+    from chaos.worker_group.chain.layers import chain
 
     torch.manual_seed(0)
     held = chain(layers.of(llama()))

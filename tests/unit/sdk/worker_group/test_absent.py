@@ -11,8 +11,8 @@ from tests.integration.site_training import FEATURES, OwnForward, make_model, ma
 
 from chaos import layers as known
 from chaos.errors import ChangedOutside
-from chaos.worker_group.absent import LayerElsewhere
-from chaos.worker_group.layers import Layer, chain
+from chaos.worker_group.chain.absent import LayerElsewhere
+from chaos.worker_group.chain.layers import Layer, chain
 
 
 def without(layer: int, model: torch.nn.Module, modules: list[torch.nn.Module]) -> Layer:

@@ -10,8 +10,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from chaos import Coordinator
-from chaos.worker_group.cutting import shard_layers
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.chain.cutting import shard_layers
+from chaos.worker_group.chain.layers import Layer
 
 
 def rounded() -> AbstractContextManager[None]:

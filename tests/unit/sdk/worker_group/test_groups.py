@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from chaos.errors import TooFewFiles
-from chaos.worker_group.channels import GroupFailed, bytes_of
-from chaos.worker_group.groups import Groups
-from chaos.worker_group.line import GenerationEnded
+from chaos.worker_group.exchange.channels import GroupFailed, bytes_of
+from chaos.worker_group.exchange.groups import Groups
+from chaos.worker_group.exchange.line import GenerationEnded
 from chaos_protocols.worker_group.messages import StoreGet, StoreSet
 from chaos_protocols.worker_group.store import GroupStore
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from chaos.errors import TooFewThreads
-from chaos.worker_group.lacks import begin, told
+from chaos.worker_group.exchange.lacks import begin, told
 
 
 def test_a_thread_that_is_refused_is_told_with_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:

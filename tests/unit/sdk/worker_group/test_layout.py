@@ -17,10 +17,10 @@ from chaos.replica import Replica
 from chaos.sync import DiLoCo
 from chaos.sync.base import Part
 from chaos.sync.every_step import EveryStepSession
-from chaos.worker_group.layers import Layer, MakeOptimizer, MakeScheduler, chain
-from chaos.worker_group.layout import ModelLayout
+from chaos.worker_group.chain.layers import Layer, MakeOptimizer, MakeScheduler, chain
+from chaos.worker_group.chain.layout import ModelLayout
+from chaos.worker_group.chain.vectors import LayerVectors, LocalVectors
 from chaos.worker_group.others import LayersSession
-from chaos.worker_group.vectors import LayerVectors, LocalVectors
 from chaos_protocols.wire.encodings import ENCODINGS_SINCE
 from chaos_protocols.wire.state_spec import first_difference, state_spec
 from chaos_protocols.wire.worker import StateSpec

@@ -14,7 +14,7 @@ from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS
 
 CONNECTS = """
 import os, socket, sys
-from chaos.worker_group.line import ControlLine
+from chaos.worker_group.exchange.line import ControlLine
 from chaos_protocols.worker_group.tags import StepPhase, StepTag
 ControlLine(os.environ, lambda: StepTag(generation=0, step=0, phase=StepPhase.COMPUTE))
 """
@@ -49,7 +49,7 @@ def test_a_worker_that_comes_when_its_controller_is_gone_says_so(tmp_path: Path,
 
 BUILDS_LATE = """
 import os, socket, threading
-from chaos.worker_group.line import ControlLine
+from chaos.worker_group.exchange.line import ControlLine
 from chaos_protocols.worker_group.messages import Finish, Stop, encode
 from chaos_protocols.worker_group.tags import StepPhase, StepTag
 tag = StepTag(generation=0, step=0, phase=StepPhase.COMPUTE)
@@ -78,8 +78,8 @@ def test_a_stop_or_an_end_that_came_before_severs_what_is_built_afterwards() -> 
 
 LEADER_ENDS = """
 import os, socket
-from chaos.worker_group.lane_lines import FollowerLine
-from chaos.worker_group.lanes import Lanes
+from chaos.worker_group.exchange.lane_lines import FollowerLine
+from chaos.worker_group.exchange.lanes import Lanes
 from chaos_protocols.worker_group.lanes import lane_frame
 from chaos_protocols.worker_group.messages import Finish
 from chaos_protocols.worker_group.tags import StepPhase, StepTag

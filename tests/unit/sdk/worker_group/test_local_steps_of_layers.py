@@ -11,7 +11,7 @@ from tests.integration.site_training import Points, make_model, make_optimizer
 
 from chaos import Coordinator, DiLoCo, EveryStep, LocalSGD, OuterSGD, entering
 from chaos.sync import SyncMode
-from chaos.worker_group.layers import chain
+from chaos.worker_group.chain.layers import chain
 
 LOSS = torch.nn.functional.cross_entropy
 

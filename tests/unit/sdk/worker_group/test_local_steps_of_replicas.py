@@ -15,9 +15,9 @@ from chaos import Coordinator, DiLoCo, EveryStep, LocalSGD, OuterSGD, entering
 from chaos.frameworks import framework_of
 from chaos.frameworks.torch import TorchFramework
 from chaos.sync import SyncMode
-from chaos.worker_group.data import Permutation
-from chaos.worker_group.layers import chain
-from chaos.worker_group.seeding import seed_of
+from chaos.worker_group.chain.layers import chain
+from chaos.worker_group.compute.data import Permutation
+from chaos.worker_group.compute.seeding import seed_of
 from chaos.worker_group.whole import LocalWholeVectors, WholeModel
 
 LOSS = torch.nn.functional.cross_entropy

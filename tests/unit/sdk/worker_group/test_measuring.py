@@ -9,9 +9,9 @@ import torch
 from tests.integration.site_training import Points, make_model, make_optimizer
 from torch.utils.checkpoint import checkpoint
 
-from chaos.worker_group.data import Loader
-from chaos.worker_group.layers import Layer, chain
-from chaos.worker_group.measuring import measure
+from chaos.worker_group.chain.layers import Layer, chain
+from chaos.worker_group.compute.data import Loader
+from chaos.worker_group.compute.measuring import measure
 
 SLOW_S = 0.02
 

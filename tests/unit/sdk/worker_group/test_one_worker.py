@@ -13,10 +13,10 @@ from tests.integration.site_training import CLASSES, FEATURES, SAMPLES, WIDTH, B
 from torch.utils.data import DataLoader
 
 from chaos import Coordinator
-from chaos.worker_group.data import Loader, Permutation
-from chaos.worker_group.layers import chain
-from chaos.worker_group.line import GroupEnded
-from chaos.worker_group.seeding import seed_of, seeded
+from chaos.worker_group.chain.layers import chain
+from chaos.worker_group.compute.data import Loader, Permutation
+from chaos.worker_group.compute.seeding import seed_of, seeded
+from chaos.worker_group.exchange.line import GroupEnded
 from chaos.worker_group.session import Applied, stream_of_one
 from chaos_protocols.streams import Share, prove
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chaos.worker_group.devices import PASSES_AHEAD, Processor
-from chaos.worker_group.passes import Passes, numbers
-from chaos.worker_group.spans import SpanLog
+from chaos.worker_group.compute.passes import Passes, numbers
+from chaos.worker_group.exchange.devices import PASSES_AHEAD, Processor
+from chaos.worker_group.exchange.spans import SpanLog
 from chaos_protocols.worker_group.suspicion import Work
 
 

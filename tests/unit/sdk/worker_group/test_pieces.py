@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from chaos.worker_group.layers import Layer, chain
-from chaos.worker_group.layout import ModelLayout
-from chaos.worker_group.pieces import pieces_of, rows_of
-from chaos.worker_group.vectors import LayerVectors
+from chaos.worker_group.chain.layers import Layer, chain
+from chaos.worker_group.chain.layout import ModelLayout
+from chaos.worker_group.chain.pieces import pieces_of, rows_of
+from chaos.worker_group.chain.vectors import LayerVectors
 
 
 class Scaled(torch.nn.Module):

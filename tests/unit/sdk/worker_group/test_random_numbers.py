@@ -11,7 +11,7 @@ import torch
 from tests.integration.site_training import Points, make_model, make_optimizer
 
 from chaos import Coordinator
-from chaos.worker_group.data import Loader
+from chaos.worker_group.compute.data import Loader
 
 LOSS = torch.nn.functional.cross_entropy
 

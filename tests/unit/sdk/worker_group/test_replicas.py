@@ -14,8 +14,8 @@ from chaos import ChangedOutside, Coordinator
 from chaos.frameworks import framework_of, torch_registered
 from chaos.frameworks.torch import TorchFramework
 from chaos.sync.every_step import EveryStep
-from chaos.worker_group.data import Permutation
-from chaos.worker_group.seeding import seed_of
+from chaos.worker_group.compute.data import Permutation
+from chaos.worker_group.compute.seeding import seed_of
 from chaos.worker_group.whole import WholeModel, WholeVectors
 
 LOSS = torch.nn.functional.cross_entropy

@@ -13,10 +13,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from chaos import ChangedOutside, Coordinator
-from chaos.worker_group.cutting import shard_layers
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.sharded import ShardedLayer
-from chaos.worker_group.trained import TrainedSet
+from chaos.worker_group.chain.cutting import shard_layers
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.chain.sharded import ShardedLayer
+from chaos.worker_group.chain.trained import TrainedSet
 
 
 class Block(torch.nn.Module):

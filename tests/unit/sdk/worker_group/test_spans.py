@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.worker_group.spans import SpanLog
+from chaos.worker_group.exchange.spans import SpanLog
 from chaos_protocols.worker_group.messages import SPANS_MAX, DoneSpan
 from chaos_protocols.worker_group.suspicion import Work
 

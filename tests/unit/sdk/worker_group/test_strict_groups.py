@@ -14,11 +14,11 @@ from tests.rigs.strict_groups import Fabric, Refused, StrictGroups
 from tests.unit.planner.pipelines.random_plans import random_cluster, random_model, random_plan
 from tests.unit.sdk.worker_group.test_groups import together
 
-from chaos.worker_group.channels import GroupFailed
-from chaos.worker_group.data import Loader
-from chaos.worker_group.interpreter import StepRun, Task
-from chaos.worker_group.layers import Layer, chain
-from chaos.worker_group.measuring import measure
+from chaos.worker_group.chain.layers import Layer, chain
+from chaos.worker_group.compute.data import Loader
+from chaos.worker_group.compute.interpreter import StepRun, Task
+from chaos.worker_group.compute.measuring import measure
+from chaos.worker_group.exchange.channels import GroupFailed
 from chaos.worker_group.session import pair_of, stream_of_one
 from chaos_planner.pipelines.costs.durations import Costs
 from chaos_planner.pipelines.plans.execution import ExecutionPlan

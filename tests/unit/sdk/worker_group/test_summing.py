@@ -11,11 +11,11 @@ import torch
 from tests.unit.sdk.worker_group.test_groups import OPEN, built
 from tests.unit.sdk.worker_group.test_groups import together as at_the_same_time
 
-from chaos.worker_group.backward import gradients_of
-from chaos.worker_group.channels import Receipt
-from chaos.worker_group.groups import Groups
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.summing import StepSums, private, whole
+from chaos.worker_group.chain.backward import gradients_of
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.exchange.channels import Receipt
+from chaos.worker_group.exchange.groups import Groups
+from chaos.worker_group.exchange.summing import StepSums, private, whole
 from chaos_protocols.streams import Sum
 from chaos_protocols.sums import remaining
 

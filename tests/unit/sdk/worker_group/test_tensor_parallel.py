@@ -9,10 +9,10 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from chaos.worker_group import tensor_parallel
-from chaos.worker_group.cutting import shard_layers
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.tensor_parallel import TensorParallelLayer
+from chaos.worker_group.chain import tensor_parallel
+from chaos.worker_group.chain.cutting import shard_layers
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.chain.tensor_parallel import TensorParallelLayer
 
 
 class Block(torch.nn.Module):

@@ -16,10 +16,10 @@ import torch
 from chaos.encoding import encoded, facts
 from chaos.frameworks.base import Bytes
 from chaos.frameworks.torch_buffers import checked, write_buffer
-from chaos.worker_group.held import HeldPart
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.layout import Columns, ItemBytes, ModelLayout, VectorSpan
-from chaos.worker_group.pieces import LanePieces
+from chaos.worker_group.chain.held import HeldPart
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.chain.layout import Columns, ItemBytes, ModelLayout, VectorSpan
+from chaos.worker_group.chain.pieces import LanePieces
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.state_spec import Item, state_spec
 from chaos_protocols.wire.worker import ContributionSpec

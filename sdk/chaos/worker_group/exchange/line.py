@@ -17,8 +17,8 @@ from time import perf_counter
 from typing import TypeAlias, TypeVar
 
 from chaos.saying import say
-from chaos.worker_group.lacks import begin
-from chaos.worker_group.spans import SpanLog
+from chaos.worker_group.exchange.lacks import begin
+from chaos.worker_group.exchange.spans import SpanLog
 from chaos_protocols.wire.worker import FiguresLogged
 from chaos_protocols.wire.worker import encode as encode_logged
 from chaos_protocols.worker_group.messages import (

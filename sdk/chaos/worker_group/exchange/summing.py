@@ -18,9 +18,9 @@ from typing import TypeAlias
 
 import torch
 
-from chaos.worker_group.channels import Receipt
-from chaos.worker_group.groups import Groups
-from chaos.worker_group.held import HeldPart
+from chaos.worker_group.chain.held import HeldPart
+from chaos.worker_group.exchange.channels import Receipt
+from chaos.worker_group.exchange.groups import Groups
 from chaos_protocols.streams import Sum
 from chaos_protocols.sums import SumTree
 

@@ -16,10 +16,10 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import get_args
 
-from chaos.worker_group.channels import GroupFailed
-from chaos.worker_group.lacks import begin
-from chaos.worker_group.lanes import Lanes
-from chaos.worker_group.line import ControlLine, GenerationEnded, GroupEnded, Ordered, Wanted
+from chaos.worker_group.exchange.channels import GroupFailed
+from chaos.worker_group.exchange.lacks import begin
+from chaos.worker_group.exchange.lanes import Lanes
+from chaos.worker_group.exchange.line import ControlLine, GenerationEnded, GroupEnded, Ordered, Wanted
 from chaos_protocols.worker_group.lanes import (
     Beat,
     Concord,

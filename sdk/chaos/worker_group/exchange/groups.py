@@ -19,10 +19,10 @@ from contextlib import contextmanager
 
 import torch
 
-from chaos.worker_group.channels import GroupFailed, PeerSocket, Receipt, shut
-from chaos.worker_group.devices import HOST, Device
-from chaos.worker_group.lacks import lacks_files, too_few_files
-from chaos.worker_group.line import ControlLine, GenerationEnded
+from chaos.worker_group.exchange.channels import GroupFailed, PeerSocket, Receipt, shut
+from chaos.worker_group.exchange.devices import HOST, Device
+from chaos.worker_group.exchange.lacks import lacks_files, too_few_files
+from chaos.worker_group.exchange.line import ControlLine, GenerationEnded
 from chaos_protocols.worker_group.lanes import lane_prefix
 
 Group = tuple[int, ...]

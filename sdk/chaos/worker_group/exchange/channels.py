@@ -18,7 +18,7 @@ from queue import SimpleQueue
 
 import torch
 
-from chaos.worker_group.lacks import begin
+from chaos.worker_group.exchange.lacks import begin
 
 KERNEL_BYTES = 4 << 20
 """That a connection may hold, if the system lets it: a message is on its way though nobody reads it yet."""

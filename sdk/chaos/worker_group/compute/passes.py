@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from chaos.worker_group.devices import Device
-from chaos.worker_group.spans import SpanLog
+from chaos.worker_group.exchange.devices import Device
+from chaos.worker_group.exchange.spans import SpanLog
 from chaos_protocols.worker_group.suspicion import Work
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.chain.layers import Layer
 
 NAMED_MAX = 5
 """Parameters, in a sentence."""

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from chaos.worker_group.devices import HOST, Device
+from chaos.worker_group.exchange.devices import HOST, Device
 
 DATA = -1
 """In the place of a layer: what is drawn while samples are read."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from chaos import layers as known
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.chain.layers import Layer
 
 
 def modules_of(

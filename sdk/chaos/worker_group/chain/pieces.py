@@ -14,8 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.layout import Columns, ItemBytes, ModelLayout, VectorSpan
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.chain.layout import Columns, ItemBytes, ModelLayout, VectorSpan
 from chaos_protocols.wire.state_spec import Item
 
 Shape = Sequence[int]

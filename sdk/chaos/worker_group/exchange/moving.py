@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from blake3 import blake3
 
-from chaos.worker_group.channels import GroupFailed, Receipt
-from chaos.worker_group.groups import Groups
-from chaos.worker_group.held import HeldPart
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.chain.held import HeldPart
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.exchange.channels import GroupFailed, Receipt
+from chaos.worker_group.exchange.groups import Groups
 from chaos_protocols.worker_group.messages import Refresh, StateMove
 
 HASH_BYTES = 32

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from chaos.worker_group.data import Loader
-from chaos.worker_group.devices import HOST, Device
-from chaos.worker_group.interpreter import Loss
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.refused import check_gradients, check_hooks, check_number, check_told
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.chain.refused import check_gradients, check_hooks, check_number, check_told
+from chaos.worker_group.compute.data import Loader
+from chaos.worker_group.compute.interpreter import Loss
+from chaos.worker_group.exchange.devices import HOST, Device
 
 IN_PLACE = "in-place operation"
 """In torch's words for that."""

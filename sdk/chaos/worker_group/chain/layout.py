@@ -20,8 +20,8 @@ from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_names import NamedTensor, buffers_of, parameters_of
 from chaos.sync.every_step import EveryStep, EveryStepSession
 from chaos.sync.local_steps import DiLoCo
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.making import MakeOptimizer, MakeScheduler, scheduled
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.chain.making import MakeOptimizer, MakeScheduler, scheduled
 from chaos_protocols.wire.state_spec import FACT_SHAPE, Item, fact
 
 OWN, WHOLE = "layer", "model"

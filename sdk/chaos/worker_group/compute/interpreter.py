@@ -17,17 +17,17 @@ from typing import Any, Protocol
 
 import torch
 
-from chaos.worker_group.backward import gradients_of
-from chaos.worker_group.channels import Receipt
-from chaos.worker_group.devices import HOST, Device
-from chaos.worker_group.groups import Groups
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.moving import pair
-from chaos.worker_group.notes import SiteNotes
-from chaos.worker_group.passes import Passes, numbers
-from chaos.worker_group.seeding import seed_of, seeded
-from chaos.worker_group.spans import SpanLog
-from chaos.worker_group.summing import StepSums, private, whole
+from chaos.worker_group.chain.backward import gradients_of
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.compute.passes import Passes, numbers
+from chaos.worker_group.compute.seeding import seed_of, seeded
+from chaos.worker_group.exchange.channels import Receipt
+from chaos.worker_group.exchange.devices import HOST, Device
+from chaos.worker_group.exchange.groups import Groups
+from chaos.worker_group.exchange.moving import pair
+from chaos.worker_group.exchange.notes import SiteNotes
+from chaos.worker_group.exchange.spans import SpanLog
+from chaos.worker_group.exchange.summing import StepSums, private, whole
 from chaos_protocols.message_order import Event, Passage, event_of
 from chaos_protocols.streams import BackwardPass, ForwardPass, Message, ReceiveMessage, SendMessage, Share, Sum
 from chaos_protocols.worker_group.said import Said

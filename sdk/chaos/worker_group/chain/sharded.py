@@ -14,8 +14,8 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.room import give_back
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.chain.room import give_back
 
 
 class ShardedLayer(Layer):

@@ -11,7 +11,7 @@ from chaos.frameworks.torch_names import persistent_buffers
 from chaos.frameworks.torch_places import came_later
 from chaos.frameworks.torch_watch import refuse_another_set
 from chaos.saying import say
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.chain.layers import Layer
 
 
 class TrainedSet:

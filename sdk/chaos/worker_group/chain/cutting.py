@@ -9,9 +9,9 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from chaos.worker_group.layers import Layer
-from chaos.worker_group.sharded import ShardedLayer
-from chaos.worker_group.tensor_parallel import TensorParallelLayer
+from chaos.worker_group.chain.layers import Layer
+from chaos.worker_group.chain.sharded import ShardedLayer
+from chaos.worker_group.chain.tensor_parallel import TensorParallelLayer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

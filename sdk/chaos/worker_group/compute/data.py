@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from chaos.worker_group.seeding import DATA, seed_of, seeded
+from chaos.worker_group.compute.seeding import DATA, seed_of, seeded
 
 FEISTEL_ROUNDS = 4
 

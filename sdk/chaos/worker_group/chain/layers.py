@@ -20,13 +20,13 @@ from chaos.frameworks.torch_names import buffers_of
 from chaos.frameworks.torch_state import TensorItem, tensor_item
 from chaos.sync.learning_rate import LearningRates
 from chaos.sync.local_steps import DiLoCo
-from chaos.worker_group.absent import Handle, absent
-from chaos.worker_group.backward import gradients_of
-from chaos.worker_group.held import HeldPart, copy_of, put
-from chaos.worker_group.late import kept_buffers, names_of, refuse_late, tables_of
-from chaos.worker_group.local_layers import LayerPhase
-from chaos.worker_group.making import MakeOptimizer, MakeScheduler, scheduled
-from chaos.worker_group.room import give_back, take_again
+from chaos.worker_group.chain.absent import Handle, absent
+from chaos.worker_group.chain.backward import gradients_of
+from chaos.worker_group.chain.held import HeldPart, copy_of, put
+from chaos.worker_group.chain.late import kept_buffers, names_of, refuse_late, tables_of
+from chaos.worker_group.chain.local_layers import LayerPhase
+from chaos.worker_group.chain.making import MakeOptimizer, MakeScheduler, scheduled
+from chaos.worker_group.chain.room import give_back, take_again
 
 
 class Layer(HeldPart):

@@ -11,7 +11,7 @@ import torch
 from blake3 import blake3
 
 from chaos.frameworks.base import StateItem
-from chaos.worker_group.local_phase import LocalPhase
+from chaos.worker_group.chain.local_phase import LocalPhase
 
 
 class HeldPart(ABC):

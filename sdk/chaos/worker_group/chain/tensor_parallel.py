@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Shard
 
-from chaos.worker_group.sharded import ShardedLayer
+from chaos.worker_group.chain.sharded import ShardedLayer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

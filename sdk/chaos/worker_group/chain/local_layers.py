@@ -8,7 +8,7 @@ import numpy as np
 from chaos.frameworks.base import Bytes, StateItem, in_vector_order
 from chaos.frameworks.torch import TorchFramework
 from chaos.sync.local_steps import DiLoCo
-from chaos.worker_group.local_phase import LocalPhase
+from chaos.worker_group.chain.local_phase import LocalPhase
 
 
 class LayerPhase(LocalPhase):
