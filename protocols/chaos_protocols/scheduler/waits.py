@@ -203,14 +203,14 @@ class WaitsWatch:
 
 
 def _is_missing(report: SiteStatus, tag: Tag, *, leaves: bool = False) -> bool:
-    """Its worker trains, and its part is not there. A site of an older release does not say which round it has open;
+    """Its worker trains, and its part is not there, or its daemon fetches the result of a round before, with a worker
+    or without: no round is done without it meanwhile. A site of an older release does not say which round it has open;
     of any, one that lacks a round before has not given to this one. `leaves`: it does not say that it trains any more;
     without a worker that does it would have given weight 0."""
-    if not (report.active or leaves) or report.done_round >= tag.round:
-        return False
     if report.open is None:
         return report.done_round < tag.round - 1
-    return not (report.open == tag and report.gave)
+    trains = report.active or leaves
+    return trains and report.done_round < tag.round and not (report.open == tag and report.gave)
 
 
 def _coming(missing: Iterable[SiteId], reports: Mapping[SiteId, SiteStatus], tag: Tag | None) -> dict[SiteId, str]:

@@ -11,6 +11,7 @@ from tests.unit.protocols.follower import plan
 from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, moving, roster_of, sent
 
 from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.pace import ROUNDS_TIMED_MIN, Pace
 from chaos_protocols.scheduler.waits import BEHIND, COMING, UNHEARD, UNREPORTED, WaitsWatch
 from chaos_protocols.wire.control import RoundWaits, SiteStatus
@@ -74,11 +75,21 @@ def test_who_has_yet_to_get_the_result_before_is_not_said_to_have_a_script_that_
 
 def test_who_fetches_the_result_that_was_agreed_to_stand_is_waited_for_with_that_reason() -> None:
     """It has no round open meanwhile, and a result takes as long as a round does (seed 7530497 with slow links)."""
+    assert _waits_for_who_fetches(trains=True) == [(C, COMING.format(round=2))]
+
+
+def test_so_is_one_that_fetches_it_without_a_worker() -> None:
+    """Its daemon still has to come to the round (seed 9367197, 5 sites)."""
+    assert _waits_for_who_fetches(trains=False) == [(C, COMING.format(round=2))]
+
+
+def _waits_for_who_fetches(*, trains: bool) -> list[tuple[SiteId, str]]:
     bench = scheduler(A, B, C, D)
     ahead = report(gave=True, open=Tag(epoch=EPOCH, round=3), done=2)
     at_the_next = report(gave=False, open=None, done=2)
-    found = told(bench, SETTINGS.waits_told_s + 1.0, b=ahead, c=report(gave=False, open=None, done=1), d=at_the_next)
-    assert [(one.site, one.reason) for one in found[-1][1].waits] == [(C, COMING.format(round=2))]
+    fetches = report(gave=False, active=trains, open=None, done=1)
+    found = told(bench, SETTINGS.waits_told_s + 1.0, b=ahead, c=fetches, d=at_the_next)
+    return [(one.site, one.reason) for one in found[-1][1].waits]
 
 
 def test_when_the_part_is_there_that_is_said_once_and_nothing_more() -> None:
