@@ -28,4 +28,15 @@ STEADY = (
         ),
         test="test_waits:test_so_is_one_that_fetches_it_without_a_worker",
     ),
+    Undone(
+        row=213,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reduce.results:ResultExchange.checked",
+                "and fetch.pulled_from:",
+                "and False:",
+            ),
+        ),
+        test="test_results:test_who_goes_on_with_what_another_has_begun_is_not_blamed_for_the_whole",
+    ),
 )

@@ -2,8 +2,10 @@
 
 One machine per site plays both parts. Fetching: every holder named is asked whether it has the result of `round` with
 this `digest`; the first that says so is pulled from, the others stay in reserve: if the link is lost, the holder lets
-go of it, or what came has another digest, the next one goes on (after a wrong digest: from the start). A holder that
-will have the result only later answers then. The digest was agreed by the roster, so it does not matter who sends.
+go of it, or what came has another digest, the next one goes on (after a wrong digest: from the start). Where several
+have sent parts of what has another digest, nobody knows whose part is wrong: the last one is asked for all of it. A
+holder that will have the result only later answers then. The digest was agreed by the roster, so it does not matter
+who sends.
 
 Driven by the reduce engine. Sources: spec 10.9; FlashRecovery III-E.
 """
@@ -44,6 +46,8 @@ class _Fetch:
     """Holders that have said that theirs is cut finely."""
     source: SiteId | None = None
     next: int = 0
+    pulled_from: int = 0
+    """Of what is here, the chunk from which on the present source has sent it."""
     fine: bool = False
     """How what is here already is cut: as its source has said."""
     complete: bool = False
@@ -113,6 +117,10 @@ class ResultExchange:
         """All of it is here, and its bytes have this digest: only the one that was agreed makes it the result."""
         if digest == complete.digest:
             return [ResultVerified(round=complete.round, digest=digest)]
+        fetch = self._fetch
+        if fetch is not None and fetch.round == complete.round and fetch.source is not None and fetch.pulled_from:
+            fetch.next, fetch.complete = 0, False
+            return [self._pull(fetch, fetch.source)]
         return [ResultRefuted(round=complete.round, source=complete.source), *self.refuted(complete.round)]
 
     def refuted(self, round_number: int) -> list[ResultEffect]:
@@ -226,9 +234,13 @@ class ResultExchange:
             fetch.source = fetch.offers.pop(0)
             if (fine := fetch.source in fetch.fine_at) != fetch.fine:
                 fetch.fine, fetch.next = fine, 0  # what is here is cut otherwise: one of the two is wrong
-            header = ResultPull(round=fetch.round, digest=fetch.digest, next=fetch.next)
-            return [SendBulk(site=fetch.source, header=header)]
+            return [self._pull(fetch, fetch.source)]
         return [] if fetch.holders else [self._unavailable(fetch)]
+
+    def _pull(self, fetch: _Fetch, source: SiteId) -> SendBulk:
+        """What is lacking."""
+        fetch.pulled_from = fetch.next
+        return SendBulk(site=source, header=ResultPull(round=fetch.round, digest=fetch.digest, next=fetch.next))
 
     def _data(self, site: SiteId, header: ResultData) -> list[ResultEffect]:
         if self.place(site, header) is None:

@@ -221,6 +221,24 @@ def test_only_the_digest_that_was_agreed_makes_what_came_the_result() -> None:
     assert sent(exchange.received(C, HELD)) == [(C, pull(0))], "another holder is asked, from the start"
 
 
+def test_who_goes_on_with_what_another_has_begun_is_not_blamed_for_the_whole() -> None:
+    """The first part may be the wrong one, and whoever sent it is gone (seed 9369847, 3 sites)."""
+    exchange = fetching(B, C)
+    for header in (HELD, data(0)):
+        exchange.received(B, header)
+    exchange.received(C, HELD)
+    assert sent(exchange.link_lost(B)) == [(C, pull(1))]
+    exchange.received(C, data(1))
+    (complete,) = exchange.received(C, data(2))
+    assert isinstance(complete, ResultComplete)
+    assert sent(exchange.checked(complete, "e")) == [(C, pull(0))], "all of it from one"
+    for chunk in range(2):
+        exchange.received(C, data(chunk))
+    (complete,) = exchange.received(C, data(2))
+    assert isinstance(complete, ResultComplete)
+    assert exchange.checked(complete, "e")[0] == ResultRefuted(round=4, source=C), "now nobody else has sent a part"
+
+
 def test_a_complete_result_is_not_asked_for_again_over_a_new_link() -> None:
     exchange = fetching(B)
     exchange.received(B, HELD)
