@@ -4,6 +4,7 @@ workers need for a result. And what the oracle takes for a site that is left out
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 from tests.simulation.mutants.planting import Bug, Patch, planted
@@ -15,6 +16,7 @@ from tests.simulator.world import World
 
 from chaos_protocols import events
 from chaos_protocols.effects import Contribute
+from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.state.result_log import RESULTS_BYTES_MAX, RESULTS_MIN
 from chaos_protocols.wire.plans import Tag
@@ -123,3 +125,18 @@ def test_a_part_whose_round_its_site_has_counted_past_is_asked_for_no_more() -> 
     assert gives_nothing_though_it_lies_ready(world, node, counted_past=False) == [3]
     assert not gives_nothing_though_it_lies_ready(world, node, counted_past=True)
     assert not gives_nothing_though_it_lies_ready(world, node, counted_past=False, told_before=True), "of another state"
+
+
+def test_who_waits_until_a_transfer_to_a_worker_that_stands_still_is_given_up_is_not_kept_out() -> None:
+    """Seed 9375292, 6 sites: one transfer at a time, and the scheduler was another one meanwhile."""
+    world, newcomer = quick_run(0)
+    node, oracle = world.nodes["01a"], world.oracles.counted
+    assert world.run_until(lambda: newcomer.site in node.connections and newcomer.worker is not None, limit_s=5.0)
+    plan = SimpleNamespace(joiner=newcomer.site)
+    world.oracles.agreement.roster = SimpleNamespace(replication=plan)  # type: ignore[assignment]
+    counted = {SiteId(newcomer.site)}
+    assert oracle._could_catch_up(node, counted)
+    newcomer.odd.hang()
+    assert not oracle._could_catch_up(node, counted)
+    plan.joiner = node.site
+    assert oracle._could_catch_up(node, counted), "its own turn"

@@ -155,7 +155,17 @@ class CountedOracle:
             return False  # that one hears nothing, and a transfer to it may hold up the others' until it is given up
         if machine is None or node.stopped or machine.leaving or node.listening is None or not node.odd.computes:
             return False
-        return any(site in counted for site in node.connections)
+        return any(site in counted for site in node.connections) and not self._waits_its_turn(node)
+
+    def _waits_its_turn(self, node: Node) -> bool:
+        """Another site gets the state before, whose worker stands still: that transfer is given up in its time (spec
+        7.9), which begins anew with a new scheduler."""
+        roster = self._world.oracles.newest
+        plan = roster.replication if roster is not None else None
+        if plan is None or plan.joiner == node.site:
+            return False
+        other = self._world.nodes[plan.joiner]
+        return other.hang.lasts or not other.odd.answers
 
     # -- in the calm
 
