@@ -24,6 +24,10 @@ from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, SyncPlan, T
 RATE_UNKNOWN_BYTES_PER_S = 12.5e6
 """100 Mbit/s: the low end of the Chaos paper's links (section VI-A)."""
 
+PLANS_KEPT = 64
+"""While a plan waits to be agreed on it is made again and again. One of 64 sites that are all linked takes 170 KiB, and
+each look at the rates asks for another one."""
+
 
 def _facts(rate_bytes_per_s: float, rtt_s: float) -> LinkFacts:
     unknown = not rate_bytes_per_s
@@ -59,7 +63,7 @@ def _policy(averaging: str) -> TreePolicy:
     return of_the_user
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PLANS_KEPT)
 def _sync(
     averaging: str,
     members: tuple[SiteId, ...],
@@ -77,7 +81,8 @@ def _sync(
         )
         for each in planned.trees
     )
-    return SyncPlan(trees=trees, reason=planned.reason[:1024], several=len(trees) > 1)
+    told = planned.reason.encode(errors="replace").decode()  # a policy may tell of a file whose name is no text
+    return SyncPlan(trees=trees, reason=told[:1024], several=len(trees) > 1)
 
 
 def depth_s(tree: Tree, links: Mapping[LinkKey, LinkRecord]) -> float:
@@ -93,8 +98,7 @@ def depth_s(tree: Tree, links: Mapping[LinkKey, LinkRecord]) -> float:
     return worst_s
 
 
-_replicate = lru_cache(maxsize=256)(plan_replication)
-"""While a plan waits to be agreed on it is made again and again."""
+_replicate = lru_cache(maxsize=PLANS_KEPT)(plan_replication)
 
 
 class DaemonPlanner:

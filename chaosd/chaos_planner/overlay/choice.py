@@ -75,8 +75,9 @@ def choose(
     usable = usable_links(links)
     if policy is pack and len(usable) > PACKED_LINKS_MAX:
         return _instead(single, f"more than {PACKED_LINKS_MAX} links")
-    try:
-        found = policy(sites, links, uplinks, num_trees_max=TREES_MAX, learners=learners)
+    try:  # with copies: whatever a user's function does to them, its plan is looked at with what is there
+        uplinks = None if uplinks is None else dict(uplinks)
+        found = policy(list(sites), dict(links), uplinks, num_trees_max=TREES_MAX, learners=tuple(learners))
         if not isinstance(found, TreePlan):
             raise TypeError(f"it returned a {type(found).__name__}, not a TreePlan")
         found = _at_most(found, TREES_MAX)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import sys
+import tracemalloc
 import types
 from collections.abc import Callable
 from typing import Any
@@ -94,6 +96,43 @@ def test_a_policy_of_ones_own_that_gives_no_plan_gives_way_to_one_tree(
     plan = own_policy(monkeypatch, policy.__name__, policy).sync((A, B, C), (), mesh(A, B, C), several=True)
     assert len(plan.trees) == 1
     assert f"not several trees: {policy.__name__} gave no plan" in plan.reason and why in plan.reason
+
+
+def unreadable(*_: Any, **__: Any) -> TreePlan:
+    raise FileNotFoundError(os.fsdecode(b"rates-\xff.csv"))
+
+
+def unreadably_told(*arguments: Any, **more: Any) -> TreePlan:
+    return dataclasses.replace(pack(*arguments, **more), reason=os.fsdecode(b"as rates-\xff.csv says"))
+
+
+@pytest.mark.parametrize(("policy", "told"), [(unreadable, "rates-?.csv"), (unreadably_told, "as rates-?.csv says")])
+def test_what_a_policy_of_ones_own_says_can_always_be_written_down(
+    monkeypatch: pytest.MonkeyPatch, policy: Callable[..., Any], told: str
+) -> None:
+    """The name of a file may hold bytes that are no text; the plan is written into the journal with its reason."""
+    plan = own_policy(monkeypatch, policy.__name__, policy).sync((A, B, C), (), mesh(A, B, C), several=True)
+    assert told in msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=SyncPlan).reason
+
+
+def test_a_scheduler_that_plans_for_months_does_not_grow() -> None:
+    """It looks at the rates every ten seconds, and each time they are others."""
+    planner = DaemonPlanner()
+    sites = tuple(SiteId(f"{number:032x}") for number in range(24))
+
+    def plan(times: int) -> None:
+        for _ in range(times):
+            planner.sync(sites, (), mesh(*sites, rate=float(next(rates))), several=False)
+
+    rates = itertools.count(1_000_000)
+    plan(20)
+    tracemalloc.start()
+    try:
+        plan(250)
+        grown_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown_bytes < 5 << 20
 
 
 def test_a_plan_is_as_fast_as_its_fullest_link() -> None:

@@ -140,6 +140,21 @@ def test_a_users_function_whose_own_links_leave_members_apart_gives_way() -> Non
     assert "narrower gave no plan: the members fall into 2 groups" in found.reason
 
 
+def test_a_users_function_that_changes_what_it_was_given_plans_over_the_links_that_are_there() -> None:
+    """One that adds the links that it wishes for: a round along them would never end."""
+    links = mesh(FOUR)
+    del links["a", "d"]
+
+    def wishful(sites: list[str], known: dict[tuple[str, str], LinkFacts], *_: object, **__: object) -> TreePlan:
+        known["a", "d"] = LinkFacts(rate_bytes_per_s=1e9, latency_s=0.0)
+        sites.reverse()
+        return plan_of(WeightedTree(weight=1.0, root="a", parent=(("b", "a"), ("c", "a"), ("d", "a"))))
+
+    found = choose(wishful, FOUR, links)
+    assert found.trees == tree(FOUR, links).trees
+    assert "uses a - d, which is no usable link" in found.reason
+
+
 def test_a_policy_is_named_by_the_package_or_by_its_module() -> None:
     assert policy_named("trees") is pack
     assert policy_named("chaos_planner.overlay.trees:star") is star
