@@ -32,13 +32,19 @@ class ModelCheck:
         self._transport, self._own, self._neighbours = transport, own, neighbours
         self._answer: asyncio.Future[StateSpec] | None = None
         self._asked: SiteId | None = None
+        self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._telling: set[SiteId] = set()
 
     async def explain(self, reason: str, ours: StateSpec | None) -> str:
-        """`reason`, with the first difference where a neighbour tells."""
+        """`reason`, with the first difference where a neighbour tells. Of workers that are refused together each has
+        its turn."""
         if ours is None or "model" not in reason:
             return reason
+        async with self._turn:
+            return await self._with_difference(reason, ours)
+
+    async def _with_difference(self, reason: str, ours: StateSpec) -> str:
         for site in self._neighbours()[:NEIGHBOURS_ASKED_MAX]:
             self._asked, self._answer = site, asyncio.get_running_loop().create_future()
             try:

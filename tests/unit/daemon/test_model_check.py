@@ -6,10 +6,12 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.probe import MODEL_ASK, MODEL_TELL
 from chaos_protocols.wire.state_spec import Item, state_spec
+from chaosd import model_check
 from chaosd.model_check import DESCRIPTION_BYTES_MAX, ModelCheck
 
 A, B = SiteId("a" * 32), SiteId("b" * 32)
@@ -66,3 +68,21 @@ async def test_only_a_description_that_was_asked_for_is_taken() -> None:
     assert ours.bulk_buffer(A, len(told)) is not None
     ours.bulk_received(A, MODEL_TELL, told)
     assert "weight" in await asking
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_two_workers_that_are_refused_at_the_same_time_are_both_told_why(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Over a busy link each took the other's question, and the end of its time: one script heard nothing, for ever."""
+    monkeypatch.setattr(model_check, "ANSWER_TIMEOUT_S", 5.0 if answers else 0.05)
+    transport = Slow()
+    ours, told = check(transport), memoryview(msgspec.msgpack.encode(THEIRS))
+    asking = [asyncio.create_task(ours.explain("another model", OURS)) for _ in range(2)]
+    await rounds_of_the_loop()
+    transport.gate.set()
+    for one in asking:
+        await rounds_of_the_loop()
+        if answers:
+            ours.bulk_received(A, MODEL_TELL, told)
+        assert ("weight" in await asyncio.wait_for(one, 2.0)) == answers
