@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 import time
 from collections.abc import Callable
 
@@ -24,10 +23,11 @@ from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.links.rates import PassiveRates
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.probe import IPERF_KINDS, IPERF_READY, IPERF_WANT, IperfHeader, encode
-from chaosd.addresses import split_address
+from chaosd.addresses import listening_socket, split_address
 from chaosd.metrics import Metrics
 from chaosd.monitor import iperf
 from chaosd.monitor.probe import LinkProbe, ProbeError, ProbeResult
+from chaosd.os_errors import brief
 from chaosd.transport import LinkClosed, Transport
 
 log = logging.getLogger("chaosd")
@@ -39,6 +39,8 @@ IPERF_SECONDS = 1.0
 IPERF_ANSWER_S = 1.0
 IPERF_START_S = 0.15
 """A child needs about that long until it listens."""
+REASON_CHARACTERS_MAX = 200
+"""Of an answer (`wire.probe.IperfHeader`)."""
 IPERF_PAUSE_S = 60.0
 """A neighbour may start a process here so often."""
 STREAM = 1
@@ -180,9 +182,13 @@ class LinkMeter:
             if form is iperf.IperfForm.UNAVAILABLE:
                 await self._send(site, IperfHeader(kind=IPERF_READY, reason="iperf3 is not installed there"))
                 return
-            with socket.socket() as probe:
-                probe.bind((self._listen_host, 0))
-                port = int(probe.getsockname()[1])
+            try:
+                with listening_socket(self._listen_host, 0) as probe:
+                    port = int(probe.getsockname()[1])
+            except OSError as error:
+                log.info("iperf3 for %s: no port to listen at: %s", short(site), error)
+                await self._tell(site, f"no port to listen at there: {brief(error)}"[:REASON_CHARACTERS_MAX])
+                return
             serving = asyncio.ensure_future(iperf.serve_once(self._listen_host, port, seconds=IPERF_SECONDS, form=form))
             try:
                 await self._send(site, IperfHeader(kind=IPERF_READY, port=port))

@@ -52,7 +52,11 @@ class Links:
 
 
 def meter(
-    probe: Probe, method: str = "builtin", metrics: Metrics | None = None, links: Links | None = None
+    probe: Probe,
+    method: str = "builtin",
+    metrics: Metrics | None = None,
+    links: Links | None = None,
+    listen_host: str = "127.0.0.1",
 ) -> LinkMeter:
     """Site A is of the run, nobody else."""
     stand_in: Any = probe
@@ -62,7 +66,7 @@ def meter(
         transport,
         method,
         metrics or Metrics(),
-        listen_host="127.0.0.1",
+        listen_host=listen_host,
         address_of=lambda _: "",
         is_of_run=lambda site: site == A,
     )
@@ -103,6 +107,38 @@ async def test_a_site_of_the_run_starts_a_program_here_once_a_minute(
     one.bulk_received(A, encode(IperfHeader(kind=IPERF_WANT)))
     await asyncio.gather(*one._serving.values())
     assert len(served) == 2
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::"])
+async def test_iperf3_is_let_in_wherever_this_site_listens(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """Of IPv6 nothing was told, and the neighbour waited a second before the burst."""
+    served: list[tuple[str, int]] = []
+
+    async def serve_once(host: str, port: int, **_: object) -> None:
+        served.append((host, port))
+
+    monkeypatch.setattr(measuring.iperf, "serve_once", serve_once)
+    monkeypatch.setattr(measuring.iperf, "available", lambda: measuring.iperf.IperfForm.PROGRAM)
+    links = Links()
+    one = meter(Probe(), "iperf3", links=links, listen_host=host)
+    one.bulk_received(A, encode(IperfHeader(kind=IPERF_WANT)))
+    await asyncio.gather(*one._serving.values())
+    ((_, header),) = links.sent
+    assert header.port and served == [(host, header.port)]
+
+
+async def test_a_neighbour_is_told_why_no_iperf3_can_listen_here(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring.iperf, "available", lambda: measuring.iperf.IperfForm.PROGRAM)
+    links = Links()
+    one = meter(Probe(), "iperf3", links=links, listen_host="192.0.2.1")  # of no machine (RFC 5737)
+    one.bulk_received(A, encode(IperfHeader(kind=IPERF_WANT)))
+    await asyncio.gather(*one._serving.values())
+    ((_, header),) = links.sent
+    assert header.port == 0 and "no port" in header.reason
 
 
 async def test_one_neighbour_is_answered_one_thing_at_a_time(clock: list[float]) -> None:
