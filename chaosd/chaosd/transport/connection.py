@@ -21,6 +21,7 @@ from chaosd.transport.sockets import (
     path_bytes_per_s,
     tune,
     unacknowledged_bytes,
+    unread_bytes,
 )
 from chaosd.transport.tls import TlsChannel
 from chaosd.transport.wakes import Wakes
@@ -100,16 +101,17 @@ class PeerConnection:
         return transport.get_extra_info("socket") if transport is not None else None
 
     def counters(self) -> ConnectionCounters:
-        """How much came and went so far, and was acknowledged."""
-        channel = self.channel
+        """How much came and went so far, and was acknowledged. What came of a round counts before the loop is woken for
+        it (`wakes`): else a chunk that comes slowly would be taken for silence."""
+        channel, averaging = self.channel, self.stream == STREAM_AVERAGING
         waiting_bytes = channel.waiting_bytes + unacknowledged_bytes(self.socket)
         return ConnectionCounters(
             stream=self.stream,
-            received_bytes=channel.received_bytes,
+            received_bytes=channel.received_bytes + (unread_bytes(self.socket) if averaging else 0),
             acknowledged_bytes=max(0, channel.written_bytes - waiting_bytes),
             waiting_bytes=waiting_bytes,
             queued_bytes=channel.waiting_bytes,
-            path_bytes_per_s=path_bytes_per_s(self.socket) if self.stream == STREAM_AVERAGING else None,
+            path_bytes_per_s=path_bytes_per_s(self.socket) if averaging else None,
         )
 
     def establish(self, stream: int | None, *, options: SocketOptions = DEFAULT_OPTIONS) -> None:

@@ -113,6 +113,14 @@ def unacknowledged_bytes(transport_socket: Any) -> int:
     return 0
 
 
+def unread_bytes(transport_socket: Any) -> int:
+    """What came and lies in the system still, as while `wake_for` waits for more. 0 where the system does not tell."""
+    with contextlib.suppress(*GONE):
+        raw = fcntl.ioctl(transport_socket.fileno(), termios.FIONREAD, struct.pack("i", 0))
+        return max(0, int(struct.unpack("i", raw)[0]))
+    return 0
+
+
 def round_trip_s(transport_socket: Any) -> float:
     """The kernel's estimate for this connection; 0 where it has none."""
     with contextlib.suppress(*GONE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -102,7 +103,23 @@ def test_a_socket_that_was_closed_meanwhile_has_no_figures(loop: Callable[[], as
     with asyncio.Runner(loop_factory=loop) as runner:
         gone = runner.run(closed())
     assert sockets.path_bytes_per_s(gone) is None
-    figures = (sockets.delivery_bytes_per_s, sockets.unacknowledged_bytes, round_trip_s, sockets.retransmitted_segments)
-    assert [figure(gone) for figure in figures] == [0, 0, 0, 0]
+    figures: list[Callable[[Any], float]] = [sockets.delivery_bytes_per_s, sockets.unacknowledged_bytes]
+    figures += [round_trip_s, sockets.retransmitted_segments, sockets.unread_bytes]
+    assert [figure(gone) for figure in figures] == [0, 0, 0, 0, 0]
     assert congestion_of(gone) == "" and tune(gone, bulk=True) == "" and window_bytes(gone) > 0
     assert not sockets.keep_unsent(gone, 1000)
+
+
+def test_what_the_system_holds_of_what_came_is_known_though_nobody_is_woken_for_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+        with near, far:
+            assert sockets.unread_bytes(near) == 0
+            sockets.wake_for(near, 50_000)
+            far.sendall(bytes(10_000))
+            far.shutdown(socket.SHUT_WR)  # the end wakes, when all has come
+            select.select([near], [], [], 10.0)
+            assert sockets.unread_bytes(near) == 10_000
+            near.recv(4_000)
+            assert sockets.unread_bytes(near) == 6_000

@@ -13,6 +13,7 @@ import pytest
 
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaosd.identity import Identity
+from chaosd.transport import connection as connections
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.framing import BULK_PREFIX
 from chaosd.transport.tls import TlsChannel, client_context, server_context
@@ -47,6 +48,9 @@ class Wire:
 
     def write(self, data: bytes) -> None:
         self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 
@@ -163,6 +167,24 @@ async def test_loopback_and_states_are_read_as_they_come(host: str, stream: int,
     near.arrived += far.written[:9_000]
     near.read_into(receiver.channel)
     assert near.wake_for == 1
+
+
+async def test_what_came_and_woke_nobody_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that carried much and then little: the rest of a chunk may take seconds, and heartbeats wait behind it."""
+    near = Wire()
+    monkeypatch.setattr(connections, "unread_bytes", lambda wire: len(wire.arrived), raising=False)
+    sender, receiver, far, above = await connected(tmp_path, near, STREAM_AVERAGING)
+    send(sender, b"chunk", bytes(CHUNK_BYTES))
+    came_bytes, counted_bytes = len(far.written), receiver.counters().received_bytes
+    for size in (20_000, 1_448):
+        near.arrived += far.written[:size]
+        del far.written[:size]
+        near.read_into(receiver.channel)
+    assert len(near.arrived) == 1_448, "nobody is woken for so little"
+    assert receiver.counters().received_bytes == counted_bytes + 21_448
+    near.arrived += far.written
+    near.read_into(receiver.channel)
+    assert above.got and receiver.counters().received_bytes == counted_bytes + came_bytes, "and counts once"
 
 
 class Reader:
