@@ -87,7 +87,8 @@ def choose(
     if policy is pack and found.rate_bytes_per_s < GAIN_MIN * single.rate_bytes_per_s:
         gain = found.rate_bytes_per_s / single.rate_bytes_per_s
         return _instead(single, f"several trees would average only {gain:.2f} times as fast")
-    return replace(found, trees=tuple(sorted(found.trees, key=lambda each: (_depth_s(each, usable), -each.weight))))
+    trees = (replace(each, weight=min(each.weight, 1.0)) for each in found.trees)  # `check` allows for rounding
+    return replace(found, trees=tuple(sorted(trees, key=lambda each: (_depth_s(each, usable), -each.weight))))
 
 
 def check(

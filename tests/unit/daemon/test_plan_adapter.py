@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from chaos_planner.overlay.trees import TreePlan, pack
+from chaos_planner.overlay.trees import TreePlan, pack, tree
 from chaos_protocols.agreement.roster import LinkRecord
 from chaos_protocols.agreement.views import SourceFacts
 from chaos_protocols.names import SiteId, short
@@ -113,6 +113,20 @@ def test_what_a_policy_of_ones_own_says_can_always_be_written_down(
     """The name of a file may hold bytes that are no text; the plan is written into the journal with its reason."""
     plan = own_policy(monkeypatch, policy.__name__, policy).sync((A, B, C), (), mesh(A, B, C), several=True)
     assert told in msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=SyncPlan).reason
+
+
+def summed(*arguments: Any, **more: Any) -> TreePlan:
+    plan = tree(*arguments, **more)
+    return dataclasses.replace(plan, trees=(dataclasses.replace(plan.trees[0], weight=math.nextafter(1.0, 2.0)),))
+
+
+def test_weights_of_a_policy_of_ones_own_that_add_up_to_a_little_more_can_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Shares that were added up may be more than 1 in their last digit: no site could read what was agreed on."""
+    plan = own_policy(monkeypatch, "summed", summed).sync((A, B, C), (), mesh(A, B, C), several=True)
+    (only,) = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=SyncPlan).trees
+    assert only.weight == 1.0 and "gave no plan" not in plan.reason
 
 
 def test_a_scheduler_that_plans_for_months_does_not_grow() -> None:
