@@ -97,6 +97,12 @@ class WorkerServer:
         """True from `worker_hello` to `worker_lost`."""
         return self._worker is not None
 
+    @property
+    def pid(self) -> int | None:
+        """Of the worker that is here, as the kernel has it: what it says itself may be a number of its container.
+        None: there is no worker, or the kernel does not say."""
+        return self._worker.pid or None if self._worker is not None else None
+
     async def start(self) -> None:
         """Offer the socket. A file left by a daemon that is gone is removed. Raises UnixSocketError."""
         self._loop = asyncio.get_running_loop()

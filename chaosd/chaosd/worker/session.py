@@ -140,8 +140,8 @@ class WorkerSessions:
 
     @property
     def pid(self) -> int | None:
-        """Of the worker that is here now."""
-        return self.session.hello.pid if self.session is not None and self.connected else None
+        """Of the worker that is here now, if that is known."""
+        return self._server.pid
 
     async def start(self) -> None:
         """Raises UnixSocketError. A daemon that was restarted knows what is averaged before its worker is back: it

@@ -75,3 +75,20 @@ async def test_a_new_start_in_the_same_process_takes_the_place_and_the_older_one
     assert await first.ends()
     assert server.send(TrainFrom(round=1)) and await second.receive() == TrainFrom(round=1)
     assert recorder.losses == [] and recorder.messages == [], "what the older one still says counts no more"
+
+
+@pytest.mark.parametrize(("kernel", "told"), [(os.getppid(), os.getppid()), (0, None)])
+async def test_the_number_of_the_workers_process_is_what_the_system_says_and_not_what_it_says_itself(
+    served: Served, connect: Connect, monkeypatch: pytest.MonkeyPatch, kernel: int, told: int | None
+) -> None:
+    """In a container it has another one, which here is some other process: that one would be killed by `on_hang`."""
+    monkeypatch.setattr(worker_server, "peer_of", lambda _: Peer(uid=os.geteuid(), pid=kernel))
+    server, recorder = served
+    assert server.pid is None
+    worker = connect()
+    await worker.say_hello(hello_message(pid=-7), memory(specs()[2]))
+    await recorder.until(lambda: recorder.hellos)
+    assert server.pid == told
+    worker.close()
+    await recorder.until(lambda: recorder.losses)
+    assert server.pid is None
