@@ -193,7 +193,7 @@ class Driver:
             case effects.ProbeLink(site=site):
                 self.spawn(lambda: self._probe(site), f"probe {short(site)}")
             case effects.ToWorker(message=WorkerRefused(reason=reason)):
-                self._tell_why(reason, self.workers.spec, self.workers.refuse)
+                self._tell_why(reason, self.workers.spec, self.workers.refusal())
             case effects.TakeWorker():
                 self.workers.take()
             case effects.RefuseWorker(reason=reason):

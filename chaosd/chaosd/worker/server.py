@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -118,6 +119,16 @@ class WorkerServer:
         channel, self._worker = self._worker, None
         if channel is not None:
             self._refuse(channel, reason)
+
+    def refusal(self) -> Callable[[str], None]:
+        """To be told the worker that is here now, once it is known why: as `refuse`, but for no later one."""
+        channel = self._worker
+
+        def tell(reason: str) -> None:
+            if channel is not None and self._worker is channel:
+                self.refuse(reason)
+
+        return tell
 
     def drop(self) -> None:
         """Part with the worker without a word: it sees its daemon gone, and comes back with a new hello when it can (a

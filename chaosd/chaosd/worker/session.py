@@ -221,8 +221,9 @@ class WorkerSessions:
             self._averaging.region.hand_over(held)
         self._server.send(ApplyResult(round=number, sites=sites, weight=weight, void=void, digest=digest))
 
-    def refuse(self, reason: str) -> None:
-        self._server.refuse(reason)
+    def refusal(self) -> Callable[[str], None]:
+        """What tells the present worker why it may not take part, and parts with it; a later one is not concerned."""
+        return self._server.refusal()
 
     def end(self) -> None:
         """The machine gave the worker up: it is told nothing, and what it may still write into its arena counts no

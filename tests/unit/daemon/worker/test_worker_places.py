@@ -92,3 +92,22 @@ async def test_the_number_of_the_workers_process_is_what_the_system_says_and_not
     worker.close()
     await recorder.until(lambda: recorder.losses)
     assert server.pid is None
+
+
+async def test_a_refusal_that_was_looked_into_is_for_the_worker_that_it_was_meant_for(
+    served: Served, connect: Connect
+) -> None:
+    """A neighbour is asked where the models differ; meanwhile the right script has come. It was sent away, and nobody
+    told the machine: rounds waited for it."""
+    server, recorder = served
+    first, second = connect(), connect()
+    await first.say_hello(hello_message(), memory(specs()[2]))
+    await recorder.until(lambda: len(recorder.hellos) == 1)
+    late, in_time = server.refusal(), server.refusal
+    await second.say_hello(hello_message(), memory(specs()[2]))
+    await recorder.until(lambda: len(recorder.hellos) == 2)
+    late("another model")
+    assert server.connected and server.send(TrainFrom(round=1)) and await second.receive() == TrainFrom(round=1)
+    in_time()("another model")
+    assert await second.receive() == WorkerRefused(reason="another model") and await second.ends()
+    late("nobody is here any more")
