@@ -35,6 +35,9 @@ _LOG: Any = getattr(Trainer, "_maybe_log_save_evaluate", None)
 LOGS_RATE_OF_THE_STEP = _LOG is not None and "learning_rate" in _LOG.__code__.co_varnames
 """Which rate this release logs: the one that the last step was made with; else that of the next one."""
 
+BOUND_OF_THE_RUN = "_chaos_max_grad_norm"
+"""Of a Trainer's arguments, the bound of the average while a training is under way."""
+
 
 class ChaosCallback(TrainerCallback):  # type: ignore[misc]
     """Makes `trainer.train()` the training of one site.
@@ -65,7 +68,6 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
         self._samples, self._frozen = samples, frozen
         self._optimizer: Any = None
         self._scheduler: Any = None
-        self._max_grad_norm: float | None = None
         self._max_steps = 0
         self._rate: float | None = None
         """That the last step was made with."""
@@ -75,6 +77,7 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
         check_unused(self, self.coordinator)
         model, optimizer, scheduler = there["model"], there["optimizer"], there["lr_scheduler"]
         _check(args, scheduler)
+        _give_bound_back(args)
         every_step = isinstance(self._sync, EveryStep)
         settings = _schedule_of(args, scheduler)
         if every_step:
@@ -86,7 +89,7 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
         clip = None
         if every_step and args.max_grad_norm:
             clip = clip_average(list(model.parameters()), args.max_grad_norm)
-            self._max_grad_norm, args.max_grad_norm = args.max_grad_norm, 0.0
+            _take_bound(args)
         self._began_at = state.global_step if MEAN_SINCE_ITS_BEGIN else 0
         self._logged_at = state.global_step
         self.coordinator.register(
@@ -157,8 +160,21 @@ class ChaosCallback(TrainerCallback):  # type: ignore[misc]
         self.coordinator.keep_common_model()
         as_before(self._optimizer)
         self._optimizer = None
-        if self._max_grad_norm is not None:
-            args.max_grad_norm, self._max_grad_norm = self._max_grad_norm, None
+        _give_bound_back(args)
+
+
+def _take_bound(args: Any) -> None:
+    """The Trainer clips nothing meanwhile. Kept with the arguments: a training that fails tells its callbacks nothing,
+    and the next one with these arguments is to be clipped, too."""
+    setattr(args, BOUND_OF_THE_RUN, args.max_grad_norm)
+    args.max_grad_norm = 0.0
+
+
+def _give_bound_back(args: Any) -> None:
+    """The end of `_take_bound`; nothing where it was not called, or the script has given another bound since."""
+    bound = vars(args).pop(BOUND_OF_THE_RUN, None)
+    if bound is not None and args.max_grad_norm == 0:
+        args.max_grad_norm = bound
 
 
 def _check(args: Any, scheduler: Any) -> None:
