@@ -26,7 +26,7 @@ from chaos_protocols.wire.encodings import FP32
 try:
     from accelerate.scheduler import AcceleratedScheduler
 
-    from chaos.integrations.accelerated import average_through, check_prepared
+    from chaos.integrations.accelerated import as_before, average_through, check_prepared
 except ImportError as error:
     raise MissingLibrary.of("accelerate", "accelerate", error) from error
 
@@ -111,6 +111,7 @@ def join(
         )
     except BaseException:
         coordinator.close()  # nobody else has it
+        as_before(optimizer)
         raise
     return coordinator
 
