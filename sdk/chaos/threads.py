@@ -12,8 +12,12 @@ from typing import Any, TypeVar
 Class = TypeVar("Class", bound=type)
 
 
+WAIT_FOR_ROUNDS = frozenset({"step", "average", "update", "request_node_exit"})
+
+
 class OneThread:
-    """Who is within a call. The same thread may call again within its own call (`on_update`, say)."""
+    """Who is within a call. The same thread may call again within its own call (`on_update`, say), but for what waits
+    for a round: the one that is being applied would never end."""
 
     def __init__(self, owner: str = "coordinator") -> None:
         self._owner, self._free = owner, threading.RLock()
@@ -21,7 +25,8 @@ class OneThread:
 
     @contextmanager
     def calls(self, name: str) -> Iterator[None]:
-        """Raises ValueError where another thread is within a call."""
+        """Raises ValueError where another thread is within a call, and where a call waits for a round within another
+        one."""
         if not self._free.acquire(blocking=False):
             raise ValueError(
                 f"{self._owner}.{name}() was called in the thread {threading.current_thread().name!r} while another "
@@ -30,6 +35,12 @@ class OneThread:
             )
         before, self._inside = self._inside, name
         try:
+            if before and name in WAIT_FOR_ROUNDS:
+                raise ValueError(
+                    f"{self._owner}.{name}() was called within {self._owner}.{before}(): functions that training calls "
+                    "(on_average=, on_update=, apply=, hooks of an optimizer) run while a round is applied, and cannot "
+                    "wait for another one: call it in the loop alone"
+                )
             yield
         finally:
             self._inside = before

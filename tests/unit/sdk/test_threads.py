@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from chaos import Coordinator, Update
+from chaos import Coordinator, HalfAppliedStep, Update
 from chaos.testing import LocalRun
 
 WAIT_S = 60.0
@@ -95,6 +95,23 @@ def test_one_thread_after_the_other_and_calls_from_within_the_update_are_fine() 
         model(torch.ones(1, 2)).sum().backward()
         coordinator.step()
         assert coordinator.round == 3
+
+
+@pytest.mark.parametrize("call", ["step", "average", "update", "request_node_exit"])
+@pytest.mark.parametrize("which", ["on_average", "on_update"])
+def test_a_function_of_the_update_that_waits_for_a_round_is_told(call: str, which: str) -> None:
+    def script(socket: Path) -> None:
+        with Coordinator(socket=socket, verbose=False, handle_signals=False) as coordinator:
+
+            def follow(update: Update) -> None:
+                getattr(coordinator, call)()
+
+            model = registered(coordinator, **{which: follow})
+            model(torch.ones(1, 2)).sum().backward()
+            coordinator.step()
+
+    with LocalRun(sites=1) as run, pytest.raises(HalfAppliedStep, match=rf"{call}\(\) was called within .*in the loop"):
+        run.together(script)
 
 
 def test_a_coordinator_says_that_it_is_neither_pickled_nor_copied() -> None:
