@@ -56,6 +56,7 @@ class NumpyFramework:
         if not gradients:
             raise ValueError("there is nothing to average: no registered array is floating point")
         self.gradients: dict[str, Array] = {name: gradients[name] for name in sorted(gradients)}
+        _check_apart(self._arrays, self.gradients)
         named["coordinator.gradients"] = self.gradients
         self._held = [(keeper, there, {**there}) for keeper, there in named.items() if isinstance(there, dict)]
         """The script's own; another mapping may make an array whenever it is asked."""
@@ -258,6 +259,24 @@ def _check(name: str, array: Array) -> None:
         raise ValueError(f"{name!r} holds Python objects (dtype {array.dtype}), which no other site can be sent")
     if not array.flags.c_contiguous or not array.flags.writeable:
         raise ValueError(f"{name!r} must be contiguous and writable; register a copy: np.ascontiguousarray(...).copy()")
+
+
+def _check_apart(arrays: Mapping[str, Array], gradients: Mapping[str, Array]) -> None:
+    """Raises ValueError where a gradient lies in an array's memory: the round would write its average over the array,
+    and the end of the update a zero."""
+    placed = [(array.ctypes.data, array.nbytes, False, name) for name, array in arrays.items()]
+    placed += [(array.ctypes.data, array.nbytes, True, name) for name, array in gradients.items()]
+    reached = {False: (0, ""), True: (0, "")}
+    for start, size, is_gradient, name in sorted(one for one in placed if one[1]):
+        end, other = reached[not is_gradient]
+        if start < end:
+            of_arrays, of_gradients = (other, name) if is_gradient else (name, other)
+            raise ValueError(
+                f"the gradient {of_gradients!r} lies in the memory of the array {of_arrays!r}, which would be 0 after "
+                "each round: leave out gradients= and fill coordinator.gradients, or give arrays of their own; where "
+                "the arrays themselves are to be averaged, sync=LocalSGD(every=...) does it"
+            )
+        reached[is_gradient] = max(reached[is_gradient], (start + size, name))
 
 
 def _array_item(name: str, array: Array) -> StateItem:

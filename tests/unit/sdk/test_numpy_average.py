@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chaos import ChangedOutside, Coordinator
+from chaos import ChangedOutside, Coordinator, EveryStep, LocalSGD
 from chaos.frameworks.base import What
 from chaos.frameworks.numpy import NumpyFramework
 
@@ -59,6 +59,21 @@ def test_an_array_in_the_place_of_a_registered_one_is_told_with_what_to_write(ke
 def test_an_array_of_objects_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'words' holds Python objects"):
         NumpyFramework({"w": np.zeros(3), "words": np.array([None])}, lambda averaged, round: None, None)
+
+
+@pytest.mark.parametrize("sync", [EveryStep(), LocalSGD(every=2)])
+def test_gradients_that_are_the_arrays_themselves_are_refused(sync: EveryStep | LocalSGD) -> None:
+    """Meant to average the arrays: after each round they were 0."""
+    memory = np.ones(6)
+    arrays = {"a": memory[:2], "b": memory[2:4], "c": memory[4:]}
+    for gradients in (arrays, {"a": memory[3:5]}, {"b": memory}):
+        with Coordinator(standalone=True, verbose=False) as coordinator:
+            with pytest.raises(ValueError, match=r"lies in the memory of the array '[ab]'.*LocalSGD"):
+                coordinator.register(arrays=arrays, apply=lambda mean, _: None, gradients=gradients, sync=sync)
+    with Coordinator(standalone=True, verbose=False) as coordinator:  # side by side is apart
+        coordinator.register(
+            arrays={"a": memory[:3]}, apply=lambda mean, _: None, gradients={"a": memory[3:]}, sync=sync
+        )
 
 
 @pytest.mark.parametrize("array", [np.zeros(1), np.zeros((2, 2)), np.zeros(4, dtype=np.int64)])
