@@ -102,12 +102,14 @@ class CommonDecisions(ABC):
 
     def report(self, **figures: float) -> None:
         """Tell the other sites figures with the next round, such as the loss of an evaluation; `metrics` has the
-        averages, weighted as the gradients are. Needs `sync=EveryStep(notes=True, metrics=...)`."""
+        averages, weighted as the gradients are. Needs `sync=EveryStep(notes=True, metrics=...)`. Raises ValueError for
+        what is no number."""
+        numbers = {name: _number("report", name, value) for name, value in figures.items()}  # as they are now
         if (own := self._own_notes) is not None:
-            own.report(figures)
+            own.report(numbers)
             return
-        self._registered().check(Part(metrics=figures))
-        self._reported.update(figures)
+        self._registered().check(Part(metrics=numbers))
+        self._reported.update(numbers)
 
     def log(self, **figures: float) -> None:
         """Tell this site's operator figures, such as the loss of a batch: the newest of each name stand in
@@ -121,7 +123,7 @@ class CommonDecisions(ABC):
             raise ValueError(f"{len(figures)} figures at once; at most {FIGURES_MAX} are kept")
         if wrong := [name for name in figures if not FIGURE_NAME.fullmatch(name)]:
             raise ValueError(f"log({wrong[0][:40]}=...): a name has at most 32 letters, digits, points and underscores")
-        numbers = {name: _number(name, value) for name, value in figures.items()}
+        numbers = {name: _number("log", name, value) for name, value in figures.items()}
         with self._logging:
             if self._goes_with_step(numbers):
                 return
@@ -208,10 +210,10 @@ class CommonDecisions(ABC):
         return dict(agreed.metrics) if agreed is not None else {}
 
 
-def _number(name: str, value: Any) -> float:
+def _number(call: str, name: str, value: Any) -> float:
     try:
-        return float(value)
+        return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):  # of a tensor with several values
         shape = getattr(value, "shape", None)
         what = f"a {type(value).__name__}" if shape is None else f"a {type(value).__name__} of shape {tuple(shape)}"
-        raise ValueError(f"log({name}=...) takes a number, as of loss.mean().item(), not {what}") from None
+        raise ValueError(f"{call}({name}=...) takes a number, as of loss.mean().item(), not {what}") from None
