@@ -94,7 +94,7 @@ def check_samples(samples: Any) -> None:
     if callable(samples):
         raise ValueError("step() takes no closure: compute loss and gradients before it; an optimizer must do without")
     try:
-        counts = bool(WEIGHT_MIN <= samples <= WEIGHT_MAX)
+        counts = bool(WEIGHT_MIN <= samples <= WEIGHT_MAX) and float(samples) > 0
     except (TypeError, ValueError, RuntimeError):  # a text, or more than one number
         counts = False
     if not counts:

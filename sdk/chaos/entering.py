@@ -116,6 +116,11 @@ class Entering(ParallelSite, ABC):
         mode = sync or EveryStep()
         if isinstance(mode, type):
             raise ValueError(f"sync={mode.__name__} is a class; give one that is made: sync={mode.__name__}(...)")
+        if not (callable(getattr(mode, "start", None)) and callable(getattr(mode, "facts", None))):
+            raise ValueError(
+                f"sync={mode!r:.80} is no way to train together: give chaos.EveryStep(), chaos.LocalSGD(every=...) or "
+                "chaos.DiLoCo(every=...)"
+            )
         check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
         return mode
 

@@ -55,6 +55,11 @@ def framework_of(
     if arrays is not None:
         if model is not None or optimizer is not None or scheduler is not None or apply is None:
             raise ValueError("numpy training takes arrays= and apply=, and neither model, optimizer nor scheduler")
+        _check_arrays(arrays=arrays, gradients=gradients)
+        if not callable(apply):
+            raise ValueError(
+                f"register(apply=...) takes a function of two arguments, gradients and round, not {apply!r:.80}"
+            )
         if on_average is not None or on_update is not None:
             raise ValueError("numpy training has apply=, which is the whole update: do it there")
         if frozen != "replicate":
@@ -82,6 +87,13 @@ def framework_of(
             facts=facts,
             compare_frozen=frozen == "compare",
         )
+
+
+def _check_arrays(**named: Any) -> None:
+    """Raises ValueError for what is no mapping of names to arrays."""
+    for keeper, arrays in named.items():
+        if arrays is not None and not (isinstance(arrays, Mapping) and all(isinstance(name, str) for name in arrays)):
+            raise ValueError(f"register({keeper}=...) takes arrays by name, such as {{'weights': array}}")
 
 
 def _check_kinds(models: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
@@ -130,7 +142,10 @@ def _agreed(name: str, value: Setting) -> str:
         raise ValueError(
             f"alike={{{name!r}: ...}} is a {type(value).__name__}; texts and numbers can be compared between sites"
         )
-    return f"setting {name} = {value!r}"
+    for plain in (bool, int, float, str):  # of one that extends it, numpy's float64 say, the text depends on releases
+        if isinstance(value, plain):
+            return f"setting {name} = {plain.__repr__(value)}"
+    return f"setting {name} = None"
 
 
 def _named(thing: Any, name: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from chaos.frameworks.base import StateItem, number_item
 from chaos.sync.notes import Numbers
+from chaos.sync.outer import is_number
 
 KINDS = ("linear", "sqrt")
 
@@ -52,13 +53,13 @@ class LearningRateRule:
                 f'kind = {self.kind!r}: "linear" (rates grow as the weight of a round) or "sqrt" (as its square '
                 "root); for rates that stay leave lr_rule= away"
             )
-        if not (math.isfinite(self.reference) and self.reference > 0):
+        if not (is_number(self.reference) and math.isfinite(self.reference) and self.reference > 0):
             raise ValueError(
-                f"reference = {self.reference}: must be the weight of a round for which the learning rates were "
+                f"reference = {self.reference!r}: must be the weight of a round for which the learning rates were "
                 "chosen, above 0: the number of sites, or with step(samples=) the samples of all of them"
             )
-        if not (math.isfinite(self.largest) and self.largest >= 1):
-            raise ValueError(f"largest = {self.largest}: no factor is above it, or below 1 / largest; at least 1")
+        if not (is_number(self.largest) and math.isfinite(self.largest) and self.largest >= 1):
+            raise ValueError(f"largest = {self.largest!r}: no factor is above it, or below 1 / largest; at least 1")
 
     def __str__(self) -> str:
         return f"{self.kind} reference={float(self.reference)!r} largest={float(self.largest)!r}"

@@ -28,7 +28,7 @@ from chaos.sync.base import SharedData
 from chaos.sync.local_plan import LocalPlan
 from chaos.sync.local_session import LocalStepsSession
 from chaos.sync.notes import NotesLayout
-from chaos.sync.outer import MEAN, OuterSGD
+from chaos.sync.outer import MEAN, OuterSGD, is_number
 from chaos_protocols.names import PARTS_MAX
 from chaos_protocols.wire.state_spec import MODE
 from chaos_protocols.worker_group.said import NotesSpec
@@ -175,5 +175,7 @@ def _check_streaming(every: int, fragments: int, delay: int, own_share: float | 
         )
     if own_share is not None and not delay:
         raise ValueError(f"own_share = {own_share!r} is about results that come later: give delay= above 0 as well")
-    if own_share is not None and not 0 <= own_share < 1:
-        raise ValueError(f"own_share = {own_share!r}: must be at least 0 and below 1; Streaming DiLoCo has 0.5")
+    if own_share is not None and not (is_number(own_share) and 0 <= own_share < 1):
+        raise ValueError(
+            f"own_share = {own_share!r}: must be a number of at least 0 and below 1; Streaming DiLoCo has 0.5"
+        )

@@ -50,6 +50,8 @@ class NotesLayout:
 
     def __init__(self, optimizers: Sequence[str], metrics: Sequence[str]) -> None:
         """Raises ValueError for names that are no metrics."""
+        if isinstance(metrics, str) or not all(isinstance(name, str) for name in metrics or ()):
+            raise ValueError(f"metrics={metrics!r:.80}: give names in a tuple or a list, such as metrics=('loss',)")
         if len(metrics) > METRICS_MAX or len(set(metrics)) != len(metrics):
             raise ValueError(f"metrics={list(metrics)}: at most {METRICS_MAX}, each once")
         bad = next((name for name in metrics if not 0 < len(name) <= METRIC_NAME_CHARACTERS_MAX), None)

@@ -21,6 +21,15 @@ PIECE_NUMBERS = 1 << 16
 """Calculated in one go: stays in the cache."""
 
 
+def is_number(value: Any) -> bool:
+    """Or something that can be taken for one, as of another library; a text is none."""
+    try:
+        float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return not isinstance(value, str | bytes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterSGD:
     """Stochastic gradient descent with momentum, on the mean difference d of a round as its gradient:
@@ -36,10 +45,12 @@ class OuterSGD:
     nesterov: bool = True
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise ValueError(f"outer lr = {self.lr}: must be a number above 0; DiLoCo has 0.7")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"outer momentum = {self.momentum}: must be at least 0 and below 1; DiLoCo has 0.9")
+        if not (is_number(self.lr) and math.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"outer lr = {self.lr!r}: must be a number above 0; DiLoCo has 0.7")
+        if not (is_number(self.momentum) and 0 <= self.momentum < 1):
+            raise ValueError(
+                f"outer momentum = {self.momentum!r}: must be a number of at least 0 and below 1; DiLoCo has 0.9"
+            )
         if self.nesterov and not self.momentum:
             raise ValueError("outer nesterov=True needs a momentum above 0; without one say nesterov=False")
 

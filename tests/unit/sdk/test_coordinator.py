@@ -18,7 +18,7 @@ from tests.unit.sdk.line import Line
 import chaos
 from chaos import Coordinator, SharedMemoryTooSmall
 from chaos.arena import WorkerArena
-from chaos.frameworks import NumpyFramework
+from chaos.frameworks import NumpyFramework, facts_of
 from chaos.paths import socket_path
 from chaos.state import State
 from chaos_protocols.wire.state_spec import (
@@ -144,7 +144,7 @@ def test_failed_update_is_never_a_round() -> None:
         assert line.coordinator.round == 0
 
 
-@pytest.mark.parametrize("samples", [0, -1, float("nan"), "16", [16, 16], np.ones(2)])
+@pytest.mark.parametrize("samples", [0, -1, float("nan"), "16", [16, 16], np.ones(2), np.ones((1, 1))])
 def test_samples_must_be_one_positive_number(samples: Any) -> None:
     with Line(None) as line:
         line.register()
@@ -173,9 +173,31 @@ def test_misuse_is_explained() -> None:
             line.coordinator.register(model=object(), arrays={"w": np.zeros(1)}, apply=line.apply)
         with pytest.raises(ValueError, match="for torch"):
             line.coordinator.register(model=object())
+        weights: Any = {"w": np.zeros(1)}
+        for arrays, apply, words in (
+            ([np.zeros(1)], line.apply, r"register\(arrays=\.\.\.\) takes arrays by name"),
+            ({0: np.zeros(1), "w": np.zeros(1)}, line.apply, r"register\(arrays=\.\.\.\) takes arrays by name"),
+            (weights, 3, r"register\(apply=\.\.\.\) takes a function of two arguments"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                line.coordinator.register(arrays=arrays, apply=apply)
+        with pytest.raises(ValueError, match=r"sync='diloco' is no way to train together: give chaos\.EveryStep\(\)"):
+            line.coordinator.register(arrays=weights, apply=line.apply, sync="diloco")  # type: ignore[arg-type]
         line.register()
         with pytest.raises(ValueError, match="already called"):
             line.register()
+
+
+def test_a_setting_is_the_same_in_whatever_type_of_number_it_comes() -> None:
+    """How numpy shows its own depends on its release."""
+    plain = {"rate": 0.5, "name": "cosine", "nesterov": True, "nothing": None}
+    assert facts_of(None, "replicate", {**plain, "rate": np.float64(0.5)}) == facts_of(None, "replicate", plain)
+    assert facts_of(None, "replicate", plain) == [
+        "setting name = 'cosine'",
+        "setting nesterov = True",
+        "setting nothing = None",
+        "setting rate = 0.5",
+    ]
 
 
 @pytest.mark.parametrize(

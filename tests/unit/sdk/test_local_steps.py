@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.unit.sdk.fake_daemon import FakeDaemon
 
-from chaos import Coordinator, DiLoCo, EveryStep, LocalSGD, OuterSGD, Refused
+from chaos import Coordinator, DiLoCo, EveryStep, LearningRateRule, LocalSGD, OuterSGD, Refused
 from chaos.sync import SyncMode
 from chaos.testing import LocalRun
 from chaos_protocols.wire.worker import (
@@ -356,6 +356,12 @@ def test_another_mode_is_refused_and_both_are_named() -> None:
         (lambda: OuterSGD(lr=0.0), "outer lr = 0.0"),
         (lambda: OuterSGD(lr=float("nan")), "outer lr = nan"),
         (lambda: OuterSGD(momentum=1.0), "below 1"),
+        (lambda: OuterSGD(lr="0.7"), "outer lr = '0.7': must be a number"),  # type: ignore[arg-type]
+        (lambda: OuterSGD(momentum=None), "outer momentum = None: must be a number"),  # type: ignore[arg-type]
+        (lambda: DiLoCo(every=5, delay=1, own_share="half"), "own_share = 'half': must be a number"),  # type: ignore[arg-type]
+        (lambda: DiLoCo(every=5, metrics="mae"), "metrics='mae': give names in a tuple"),
+        (lambda: DiLoCo(every=5, metrics=(1,)), "metrics=(1,): give names"),  # type: ignore[arg-type]
+        (lambda: LearningRateRule(kind="sqrt", reference="4"), "reference = '4'"),  # type: ignore[arg-type]
         (lambda: OuterSGD(momentum=0.0), "nesterov=True needs a momentum"),
     ],
 )
