@@ -95,8 +95,7 @@ def join(
             coordinator.step(samples=samples)
 
     average_through(optimizer, step)
-    settings = dict(alike or {})
-    clip = None
+    settings, clip = dict(alike or {}), None
     if max_grad_norm is not None:
         clip = clip_average(list(model.parameters()), max_grad_norm)
         settings["max_grad_norm"] = float(max_grad_norm)

@@ -16,7 +16,16 @@ from typing import Any
 
 from chaos.frameworks import Setting
 
-OF_THE_SITE = frozenset({"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"})
+OF_THE_SITE = frozenset(
+    {
+        "auto_mapping",
+        "base_model_name_or_path",
+        "inference_mode",
+        "peft_version",
+        "revision",
+        "tokenizer_name_or_path",
+    }
+)
 """Entries of a configuration that say where a site has its files, and the like."""
 
 

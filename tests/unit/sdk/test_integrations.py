@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -346,6 +347,14 @@ def test_what_peft_was_told_is_compared_and_only_the_adapter_is_sent() -> None:
     assert not any("path" in key for key in settings["alike"])
     with pytest.raises(ValueError, match="no adapters"):
         settings_of(tiny())
+
+
+def test_where_a_site_has_its_tokenizer_is_its_own_matter() -> None:
+    def alike(path: str) -> Any:
+        config = SimpleNamespace(to_dict=lambda: {"num_virtual_tokens": 4, "tokenizer_name_or_path": path})
+        return settings_of(SimpleNamespace(peft_config={"default": config}))["alike"]
+
+    assert alike("here/gpt2") == alike("there/gpt2") == {"PEFT default.num_virtual_tokens": 4}
 
 
 def test_names_and_numbers_that_no_figure_may_have_are_left_out_or_mended() -> None:

@@ -31,6 +31,7 @@ from chaos_protocols.wire.worker import (
 )
 
 NUMBERS = 5
+HALF: Any = "half"
 AT_ONCE = DiLoCo(every=5, outer=OuterSGD(lr=0.5, momentum=0.5), warmup_rounds=0)
 """Its momentum begins with the first round."""
 
@@ -358,7 +359,7 @@ def test_another_mode_is_refused_and_both_are_named() -> None:
         (lambda: OuterSGD(momentum=1.0), "below 1"),
         (lambda: OuterSGD(lr="0.7"), "outer lr = '0.7': must be a number"),  # type: ignore[arg-type]
         (lambda: OuterSGD(momentum=None), "outer momentum = None: must be a number"),  # type: ignore[arg-type]
-        (lambda: DiLoCo(every=5, delay=1, own_share="half"), "own_share = 'half': must be a number"),  # type: ignore[arg-type]
+        (lambda: DiLoCo(every=5, delay=1, own_share=HALF), "own_share = 'half': must be a number"),
         (lambda: DiLoCo(every=5, metrics="mae"), "metrics='mae': give names in a tuple"),
         (lambda: DiLoCo(every=5, metrics=(1,)), "metrics=(1,): give names"),  # type: ignore[arg-type]
         (lambda: LearningRateRule(kind="sqrt", reference="4"), "reference = '4'"),  # type: ignore[arg-type]
