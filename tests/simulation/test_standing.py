@@ -19,6 +19,7 @@ VIEWS = {23: SimpleNamespace(epoch=32, members=(A, B, D)), 24: SimpleNamespace(e
         (24, 38, 23, True),  # a joiner, which counts from its snapshot's round on
         (24, 38, 24, False),
         (24, 33, 24, True),  # who knows another view of that round is behind
+        (25, 35, 24, True),  # so is a joiner, be it in a later round already (seed 9396974, 4 sites)
     ],
 )
 def test_a_leaver_is_rightly_waited_for_in_its_last_round_by_who_is_in_the_next_one_already(
@@ -28,6 +29,7 @@ def test_a_leaver_is_rightly_waited_for_in_its_last_round_by_who_is_in_the_next_
     world: Any = SimpleNamespace(oracles=SimpleNamespace(newest=SimpleNamespace(view_of=VIEWS.get)))
     oracle = StandingOracle(lambda *_: pytest.fail("nothing is judged here"), world)
     machine: Any = SimpleNamespace(
+        roster=SimpleNamespace(epoch=epoch),
         rounds=SimpleNamespace(running=SimpleNamespace(round=running, epoch=epoch)),
         participation=SimpleNamespace(waits=SimpleNamespace(_told=SimpleNamespace(round=told))),
     )

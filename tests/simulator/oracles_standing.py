@@ -132,7 +132,9 @@ class StandingOracle:
         number = min(told.round, running.round)
         view = newest.view_of(number)
         known = view is not None and (view.epoch == running.epoch or number < running.round)
-        return view is None or not known or site in view.members
+        if view is None or not known or view.epoch > machine.roster.epoch:
+            return True
+        return site in view.members
 
 
 def _order(tag: Tag | None) -> tuple[int, int]:

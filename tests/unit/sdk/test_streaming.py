@@ -186,7 +186,10 @@ def test_another_division_is_refused_and_both_are_named() -> None:
         (lambda: DiLoCo(every=50, delay=-1), "delay = -1"),
         (lambda: DiLoCo(every=50, delay=1.5), "delay = 1.5"),  # type: ignore[arg-type]
         (lambda: DiLoCo(every=1, delay=1), "from 0 to 0"),
-        (lambda: DiLoCo(every=50, delay=5, own_share=1.0), "own_share = 1.0: must be a number of at least 0 and below 1"),
+        (
+            lambda: DiLoCo(every=50, delay=5, own_share=1.0),
+            "own_share = 1.0: must be a number of at least 0 and below 1",
+        ),
         (lambda: DiLoCo(every=50, delay=5, own_share=float("nan")), "own_share = nan"),
         (lambda: DiLoCo(every=50, own_share=0.5), "give delay= above 0 as well"),
     ],
