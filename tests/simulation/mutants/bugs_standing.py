@@ -19,8 +19,8 @@ STANDING = (
         patches=(
             Patch(
                 f"{WATCH}:_is_missing",
-                "return not (report.open == tag and report.gave)",
-                "return True",
+                " and not (report.open == tag and report.gave)",
+                "",
             ),
         ),
         breaks=(8,),
