@@ -58,8 +58,7 @@ class Outside:
             self._says_since_s.pop(node.site, None)
             return
         since_s = self._says_since_s.setdefault(node.site, self._world.now_s)
-        known = {*node.machine.roster.site_ids(), *node.machine.raft.voters_in_force} - {node.site}
-        if self._world.now_s - since_s < READS_S or not self._world.bans.gone.issuperset(known):
+        if self._world.now_s - since_s < READS_S or not self._world.bans.gone.issuperset(node.machine.replica.others):
             return
         self._world.tell(f"!! the operator of {node.name} moves its journal away: it comes back as a newcomer")
         node.kill(worker_too=False)

@@ -22,7 +22,7 @@ import msgspec
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.links.rates import PassiveRates
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.wire.probe import IPERF_KINDS, IPERF_READY, IPERF_WANT, IperfHeader, encode
+from chaos_protocols.wire.probe import IPERF_KINDS, IPERF_READY, IPERF_WANT, REASON_CHARACTERS_MAX, IperfHeader, encode
 from chaosd.addresses import listening_socket, split_address
 from chaosd.metrics import Metrics
 from chaosd.monitor import iperf
@@ -39,8 +39,6 @@ IPERF_SECONDS = 1.0
 IPERF_ANSWER_S = 1.0
 IPERF_START_S = 0.15
 """A child needs about that long until it listens."""
-REASON_CHARACTERS_MAX = 200
-"""Of an answer (`wire.probe.IperfHeader`)."""
 IPERF_PAUSE_S = 60.0
 """A neighbour may start a process here so often."""
 STREAM = 1

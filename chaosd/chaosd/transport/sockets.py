@@ -106,8 +106,7 @@ def unacknowledged_bytes(transport_socket: Any) -> int:
     """What lies in the send buffer: not sent yet, or not acknowledged. 0 where the system does not tell."""
     with contextlib.suppress(*GONE):
         if sys.platform == "linux":
-            raw = fcntl.ioctl(transport_socket.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
-            return max(0, int(struct.unpack("i", raw)[0]))
+            return _queued(transport_socket, termios.TIOCOUTQ)
         if sys.platform == "darwin":
             return int(transport_socket.getsockopt(socket.SOL_SOCKET, _SO_NWRITE))
     return 0
@@ -116,9 +115,14 @@ def unacknowledged_bytes(transport_socket: Any) -> int:
 def unread_bytes(transport_socket: Any) -> int:
     """What came and lies in the system still, as while `wake_for` waits for more. 0 where the system does not tell."""
     with contextlib.suppress(*GONE):
-        raw = fcntl.ioctl(transport_socket.fileno(), termios.FIONREAD, struct.pack("i", 0))
-        return max(0, int(struct.unpack("i", raw)[0]))
+        return _queued(transport_socket, termios.FIONREAD)
     return 0
+
+
+def _queued(transport_socket: Any, request: int) -> int:
+    """Bytes in one of the system's queues of this socket. Raises one of GONE."""
+    raw = fcntl.ioctl(transport_socket.fileno(), request, struct.pack("i", 0))
+    return max(0, int(struct.unpack("i", raw)[0]))
 
 
 def round_trip_s(transport_socket: Any) -> float:

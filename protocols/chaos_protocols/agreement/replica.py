@@ -123,6 +123,13 @@ class RosterReplica:
         return agreed or self.roster.record(site) is not None or site in raft.voters_in_force
 
     @property
+    def others(self) -> set[SiteId]:
+        """All for which `has` holds, without this site."""
+        raft, configuration = self.raft, self.raft.configuration
+        agreed = {*configuration.voters, *configuration.learners, *raft.voters_in_force}
+        return {*self.roster.site_ids(), *agreed} - {self.site}
+
+    @property
     def was_in_run(self) -> bool:
         """This site is, or was, in one, as its journal says; and so that says who else is. A newcomer may have an old
         roster already, in which it is not."""

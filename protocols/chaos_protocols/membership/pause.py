@@ -175,8 +175,8 @@ class Pause:
             return None
         if any(self._client.is_of_run(site) for site in up):
             return None
-        known = {*replica.roster.site_ids(), *replica.raft.voters_in_force} - {replica.site}
-        return Cause.UNKNOWN_MEMBERS.told(sites=_named(up), known=_named(sorted(known)) or "itself alone")
+        known = _named(sorted(replica.others)) or "itself alone"
+        return Cause.UNKNOWN_MEMBERS.told(sites=_named(up), known=known)
 
     def _why_no_link(self) -> Why:
         if not self._network.links.neighbours:

@@ -23,6 +23,9 @@ MODEL_KINDS = frozenset((MODEL_ASK, MODEL_TELL))
 SEEN_ASK, SEEN_TELL = "seen?", "seen!"
 SEEN_KINDS = frozenset((SEEN_ASK, SEEN_TELL))
 
+REASON_CHARACTERS_MAX = 200
+"""Why a site does not let another one measure."""
+
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -50,7 +53,7 @@ class IperfHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """IPERF_WANT: let me measure. IPERF_READY: come."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     """Ready: where to; 0: not here."""
-    reason: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)] = ""
     """Ready: why not."""
 
 

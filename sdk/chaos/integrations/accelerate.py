@@ -95,9 +95,9 @@ def join(
             coordinator.step(samples=samples)
 
     average_through(optimizer, step)
-    settings, clip = dict(alike or {}), None
+    settings = dict(alike or {})
+    clip = clip_average(list(model.parameters()), max_grad_norm) if max_grad_norm is not None else None
     if max_grad_norm is not None:
-        clip = clip_average(list(model.parameters()), max_grad_norm)
         settings["max_grad_norm"] = float(max_grad_norm)
     try:
         coordinator.register(
