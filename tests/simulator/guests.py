@@ -136,9 +136,9 @@ def _without(belief: tuple[Any, ...], over: set[str]) -> tuple[Any, ...]:
     """All but those negotiations, and what of them waits for its turn."""
     left = list(belief)
     if over:
-        left[NEGOTIATIONS] = tuple(one for one in belief[NEGOTIATIONS] if one[0] not in over)
+        left[NEGOTIATIONS] = {name: state for name, state in belief[NEGOTIATIONS].items() if name not in over}
         names, idle = belief[PENDING]
-        left[PENDING] = (tuple(one for one in names if one not in over), idle)
+        left[PENDING] = (names - over, idle)
     return tuple(left)
 
 

@@ -115,7 +115,7 @@ class Oracles:
         """An event was handled and all its effects are executed."""
         if node.machine is None or node.stray:
             return
-        self.admission.of_one_run(node)
+        self.admission.after_step(node)
         kind = type(event)
         if kind is events.StateRestored or kind is events.RestoreFailed:
             self.operators.has_read(node)
@@ -124,7 +124,6 @@ class Oracles:
         elif kind is events.ResultMissed:
             judge_missed(self.world, node, event)
         self.agreement.after_step(node)
-        self.admission.after_step(node)
         self.rounds.after_step(node)
         self.counted.after_step(node, event)
         self.recovery.after_step(node, timer=kind is events.TimerFired)

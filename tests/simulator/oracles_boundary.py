@@ -60,17 +60,14 @@ class AdmissionOracle:
         if all(told not in one.voters and told not in one.learners for one in admitted):
             self._fail(5, f"{node.name} tells the roster to {envelope.destination}, which was never admitted")
 
-    def of_one_run(self, node: Node) -> None:
+    def after_step(self, node: Node) -> None:
         """Spec 2.13: no site of the run has a roster of another one, whoever founds it."""
-        assert node.machine is not None
-        run = node.machine.roster.run_id
+        machine = node.machine
+        assert machine is not None
+        run = machine.roster.run_id
         self._run = self._run or run
         if run not in ("", self._run):
             self._fail(5, f"{node.name} has the roster of another run, {run}")
-
-    def after_step(self, node: Node) -> None:
-        machine = node.machine
-        assert machine is not None
         self._since[node.site] = (machine.incarnation, machine.raft._core.commit_index)
 
 
@@ -96,7 +93,7 @@ class ReplayOracle:
 
 
 NEGOTIATIONS = 8
-"""Where they stand in a fingerprint: pairs of a name and a state."""
+"""Where they stand in a fingerprint: states by name."""
 
 PENDING = 10
 """Where those stand that have something to be agreed: the names, and whether nothing is being agreed."""
@@ -115,12 +112,12 @@ def fingerprint(node: Node) -> tuple[Any, ...]:
         (frozenset(core.votes), frozenset(core.heard), core.transfer_target),
         {site: (one.match_index, one.next_index, one.mode) for site, one in core.progress.items()},
         (rounds.completed_round, rounds.digest, rounds.running, rounds.own.given, rounds.active, rounds.worker_round),
-        (rounds.own.fence_round, rounds.fetching, rounds.phase.value),
+        (rounds.own.fence_round, rounds.fetching, rounds.phase),
         (membership.begun, membership.state, participation.joining.answer, participation.leaving.answer),
         (state.fetch.plan, state.session.round, state.source.plan, membership.evicted_epoch),
-        tuple(sorted((name, one.state.value) for name, one in scheduler.negotiations.items())),
+        {name: one.state for name, one in scheduler.negotiations.items()},
         dict(scheduler.term.resolution.answers),
-        (tuple(sorted(scheduler.term.negotiations.pending)), scheduler.in_flight is None),
+        (frozenset(scheduler.term.negotiations.pending), scheduler.in_flight is None),
         {site: report[0] for site, report in scheduler.term.reports.newest.items()},
         {site: (one.phase, one.wanted, one.goodbye) for site, one in machine.links.neighbours.items()},
         dict(machine.network.incarnations),

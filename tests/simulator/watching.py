@@ -58,6 +58,8 @@ def _moved(
     connection: Connection, site: str, seen: dict[tuple[int, str], tuple[int, int]]
 ) -> tuple[ConnectionProgress, ...]:
     far, found = connection.far(site), []
+    if not (connection.sent or connection.arrived or connection.pieces):
+        return ()  # it has carried no bulk yet
     for number, kind in enumerate((AVERAGING, *STATES)):
         sent, arrived = connection.sent.get((site, kind), 0), connection.arrived.get((site, kind), 0)
         came = connection.arrived.get((far, kind), 0) + connection.pieces.get((far, kind), 0)

@@ -118,9 +118,10 @@ class RosterReplica:
     def has(self, site: SiteId) -> bool:
         """It is in the roster, in the agreement's configuration, or has a vote in the one before, while that one may be
         in force still."""
+        if self.roster.record(site) is not None:
+            return True
         raft, configuration = self.raft, self.raft.configuration
-        agreed = site in configuration.voters or site in configuration.learners
-        return agreed or self.roster.record(site) is not None or site in raft.voters_in_force
+        return site in configuration.voters or site in configuration.learners or site in raft.voters_in_force
 
     @property
     def others(self) -> set[SiteId]:

@@ -139,7 +139,7 @@ class LinkStateTable:
         """By outsider, those others whose reports it has brought."""
         self._agreed_keys: set[LinkKey] = set()
         self._near: dict[SiteId, list[SiteId]] = {}
-        self._hops: dict[tuple[tuple[SiteId, ...], tuple[SiteId, ...]], _Ways] = {}
+        self._hops: dict[tuple[tuple[SiteId, ...], tuple[SiteId, ...] | None], _Ways] = {}
         """By the neighbours, and those of them whose ways go first."""
         self._is_of_run: Callable[[SiteId], bool] | None = None
 
@@ -325,21 +325,21 @@ class LinkStateTable:
 
     def _ways(self, roster: Roster, own_up: tuple[SiteId, ...]) -> _Ways:
         self.follow(roster)
-        first = self._go_first(own_up)
-        known = self._hops.get((own_up, first))
+        believed = self._believed(own_up)
+        known = self._hops.get((own_up, believed))
         if known is None:
             if len(self._hops) >= ROUTES_CACHED_MAX:
                 self._hops.clear()
-            known = self._hops[own_up, first] = self._find_hops(own_up, first)
+            known = self._hops[own_up, believed] = self._find_hops(own_up, believed)
         return known
 
-    def _go_first(self, own_up: tuple[SiteId, ...]) -> tuple[SiteId, ...]:
-        """The neighbours over which a way is looked for first: those of the run. While this site is in no roster, those
-        that it takes for such; whoever else says that it is linked with somebody may have made that up."""
+    def _believed(self, own_up: tuple[SiteId, ...]) -> tuple[SiteId, ...] | None:
+        """While this site is in no roster, the neighbours that it takes for sites of the run: whoever else says that it
+        is linked with somebody may have made that up. None: the roster says who they are."""
         if self._inside is not None:
-            return tuple(site for site in own_up if site in self._inside)
-        believed = self._is_of_run
-        return tuple(site for site in own_up if believed(site)) if believed is not None else own_up
+            return None
+        is_of_run = self._is_of_run
+        return tuple(site for site in own_up if is_of_run(site)) if is_of_run is not None else own_up
 
     def follow(self, roster: Roster) -> None:
         """The roster may have other sites and links than before."""
@@ -361,8 +361,10 @@ class LinkStateTable:
         self._trim_outsiders()
         self._forget_outsiders()
 
-    def _find_hops(self, own_up: tuple[SiteId, ...], first: tuple[SiteId, ...]) -> _Ways:
+    def _find_hops(self, own_up: tuple[SiteId, ...], believed: tuple[SiteId, ...] | None) -> _Ways:
+        """Over neighbours of the run first."""
         first_hop: dict[SiteId, SiteId] = {site: site for site in own_up}
+        first = believed if believed is not None else [site for site in own_up if not self.is_outside(site)]
         self._spread(first_hop, list(first), beyond=False)
         if self._inside is None:
             self._spread(first_hop, list(own_up), beyond=False)

@@ -256,9 +256,10 @@ class Network:
         elif run:
             inside = roster.record(self._site) is not None
             told = run == naming.shown or run in self._naming_runs(is_of_run if inside else lambda _: True)
-            of_roster = [site for site in self.reachable() if roster.record(site) is not None]
-            cannot = any(self.versions.lacks(site, NAMES_SINCE) for site in of_roster)
-            news = naming.settle(run, named=told and not cannot, required=False)
+            named = told and not any(
+                self.versions.lacks(site, NAMES_SINCE) for site in self.reachable() if roster.record(site) is not None
+            )
+            news = naming.settle(run, named=named, required=False)
         else:
             heard = list(self.runs_heard(is_of_run))
             telling = {naming.shown, *self._naming_runs(lambda _: True)}

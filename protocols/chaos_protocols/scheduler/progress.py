@@ -41,11 +41,10 @@ class ProgressWatch:
             self._moved.clear()
             return []
         empty_round = self._empty_round(awake_s)
-        done = self._reports.done_rounds()
         findings: list[Finding] = []
         for negotiation in self._negotiations.all.values():
             if isinstance(negotiation, ScaleIn) and negotiation.state is ScaleInState.FINISHING:
-                findings += self._leaver(negotiation, done, empty_round, awake_s)
+                findings += self._leaver(negotiation, empty_round, awake_s)
             elif isinstance(negotiation, ScaleOut) and negotiation.state is ScaleOutState.REPLICATING:
                 findings += self._transfer(negotiation, awake_s)
         return findings
@@ -68,10 +67,8 @@ class ProgressWatch:
             return False
         return awake_s - since_s > limit_s
 
-    def _leaver(
-        self, leave: ScaleIn, done: dict[SiteId, int], empty_round: int | None, awake_s: float
-    ) -> list[Finding]:
-        facts, roster = self._facts, self._facts.roster
+    def _leaver(self, leave: ScaleIn, empty_round: int | None, awake_s: float) -> list[Finding]:
+        facts, roster, done = self._facts, self._facts.roster, self._reports.done_rounds()
         findings: list[Finding] = []
         last_round = leave.last_round
         if empty_round is not None:  # nobody contributes any more: the round that the leaver waits for never comes
