@@ -169,7 +169,7 @@ def _facts(way: int, site: SiteId) -> AdmissionFacts:
     _, listener = identities()
     links = {
         2: StandingLink(incarnation=3, session=Session(dialer=site, attempt=1), streams=2),
-        3: StandingLink(incarnation=3, session=Session(dialer=listener.site, attempt=4), streams=1),
+        3: StandingLink(incarnation=3, session=Session(dialer=listener.site, attempt=4), streams=2),
         4: StandingLink(incarnation=9, session=Session(dialer=site, attempt=0), streams=2),
     }
     return AdmissionFacts(

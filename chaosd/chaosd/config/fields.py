@@ -13,11 +13,11 @@ from typing import Annotated
 from pydantic import AfterValidator, Strict
 
 from chaos_protocols.names import SITE_ID_CHARACTERS, SiteId
+from chaos_protocols.wire.handshake import STREAMS_FIRST, STREAMS_MAX
 from chaosd.addresses import check_loopback, split_address
 from chaosd.proxy import parse_direct, parse_proxy
 
 NAME_CHARACTERS_MAX = 64
-BULK_STREAMS_MIN, BULK_STREAMS_MAX = 2, 16
 
 SEND_LIMIT_MIN_MBIT, SEND_LIMIT_MAX_MBIT = 1.0, 1e6
 """Beside rounds a newcomer gets a quarter: with less than this its transfer would look stalled."""
@@ -66,8 +66,8 @@ def _absolute(path: Path) -> Path:
 
 
 def _streams(number: int) -> int:
-    if 0 < number < BULK_STREAMS_MIN:
-        raise ValueError(f"must be {BULK_STREAMS_MIN} to {BULK_STREAMS_MAX}, or 0 for as many as the path asks for")
+    if 0 < number < STREAMS_FIRST:
+        raise ValueError(f"must be {STREAMS_FIRST} to {STREAMS_MAX}, or 0 for as many as the path asks for")
     return number
 
 

@@ -23,11 +23,11 @@ from chaos_protocols.names import SITES_MAX, WEIGHT_MAX
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 from chaos_protocols.wire.bounds import NORM_MAX, Bounds, bounds_problem
+from chaos_protocols.wire.handshake import STREAMS_MAX
 
 __all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "SiteConfig", "load_config"]
 from chaosd.addresses import split_address
 from chaosd.config.fields import (
-    BULK_STREAMS_MAX,
     SEND_LIMIT_MAX_MBIT,
     Address,
     AveragingPolicy,
@@ -102,7 +102,7 @@ class SiteConfig(_Frozen):
     no_proxy: tuple[Direct, ...] = Field(default=(), max_length=DIRECT_MAX)
     proxy_auth_file: FilePath | None = Field(default=None)
     send_limit_mbit: SendMbit = Field(default=0.0, ge=0, le=SEND_LIMIT_MAX_MBIT)
-    bulk_streams: Streams = Field(default=0, ge=0, le=BULK_STREAMS_MAX)
+    bulk_streams: Streams = Field(default=0, ge=0, le=STREAMS_MAX)
     congestion: Label = Field(default="auto", max_length=CONGESTION_NAME_MAX)
     verify: Literal["hash", "witness"] = Field(default="hash")
     probe: Literal["builtin", "iperf3", "off"] = Field(default="builtin")

@@ -16,14 +16,14 @@ from typing import Protocol
 
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
-from chaos_protocols.wire.handshake import Session
+from chaos_protocols.wire.handshake import STREAMS_FIRST, Session
 from chaosd.transport.admission import StandingLink
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import LinkClosed, LinkUsageError
 from chaosd.transport.framing import CONTROL_PREFIX
 from chaosd.transport.handshake import Speaker
 from chaosd.transport.send_limit import SendLimit
-from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, STREAMS_FIRST, ConnectionCounters, LinkInfo
+from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, ConnectionCounters, LinkInfo
 from chaosd.transport.sockets import retransmitted_segments, round_trip_s, streams_for, window_bytes
 from chaosd.transport.stream import BulkProgress, Stream
 

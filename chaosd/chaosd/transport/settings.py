@@ -11,7 +11,7 @@ from typing import Protocol
 
 from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.wire.handshake import STREAMS_MAX
+from chaos_protocols.wire.handshake import STREAMS_FIRST, STREAMS_MAX
 from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.recovered import RunRecovered
 from chaos_protocols.wire.versions import SPOKEN, Versions
@@ -19,9 +19,6 @@ from chaosd.addresses import split_address
 from chaosd.proxy import Proxy
 from chaosd.transport.handshake import Speaker
 from chaosd.transport.sockets import SocketOptions
-
-STREAMS_FIRST = 2
-"""A link is up with these: one for averaging, one for states."""
 
 STREAMS_AUTO = 4
 """At most, where nobody says how many: three windows of 4 MiB fill 1 Gbit/s over 80 ms."""
@@ -78,8 +75,10 @@ class TransportSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.listen_port <= 65535:
             raise ValueError(f"listen_port = {self.listen_port}: must be 0 to 65535 (0 = any free port)")
-        if not 0 <= self.bulk_streams <= STREAMS_MAX:
-            raise ValueError(f"bulk_streams = {self.bulk_streams}: must be 1 to {STREAMS_MAX} (0 = automatic)")
+        if self.bulk_streams and not STREAMS_FIRST <= self.bulk_streams <= STREAMS_MAX:
+            raise ValueError(
+                f"bulk_streams = {self.bulk_streams}: must be {STREAMS_FIRST} to {STREAMS_MAX} (0 = automatic)"
+            )
         if not self.congestion.isascii() or not 1 <= len(self.congestion) <= CONGESTION_NAME_MAX:
             raise ValueError(f"congestion = {self.congestion!r}: must be auto or a name as the kernel has it")
         if not 0 < self.handshake_timeout_s <= 60:

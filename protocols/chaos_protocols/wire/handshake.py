@@ -29,6 +29,9 @@ COUNTER_MAX = (1 << 63) - 1
 NAME_CHARACTERS_MAX = 256
 REASON_CHARACTERS_MAX = 512
 
+STREAMS_FIRST = 2
+"""A link is up with these: one for averaging, one for states."""
+
 STREAMS_MAX = 16
 """Bulk connections of one link. Sixteen are what long fat pipes were ever seen to profit from."""
 
@@ -98,7 +101,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """PURPOSE_CONTROL or PURPOSE_BULK."""
     stream: Annotated[int, msgspec.Meta(ge=0, lt=STREAMS_MAX)]
     """Which bulk stream this connection is to be; 0 for a control connection."""
-    streams: Annotated[int, msgspec.Meta(ge=1, le=STREAMS_MAX)]
+    streams: Annotated[int, msgspec.Meta(ge=STREAMS_FIRST, le=STREAMS_MAX)]
     """Bulk connections that the link will have."""
     session: Session
     known: Session | None

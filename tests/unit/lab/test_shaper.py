@@ -202,6 +202,7 @@ def test_a_wrong_shape_names_its_field(wrong: dict[str, Any]) -> None:
     [
         ("listen_port", 70_000),
         ("bulk_streams", -1),
+        ("bulk_streams", 1),
         ("bulk_streams", 17),
         ("handshake_timeout_s", 0),
         ("congestion", ""),

@@ -18,6 +18,8 @@ from chaos_protocols.wire.handshake import (
     HANDSHAKE_BYTES_MAX,
     REASON_CHARACTERS_MAX,
     REFUSED_VERSION,
+    STREAMS_FIRST,
+    STREAMS_MAX,
     Challenge,
     Hello,
     Proof,
@@ -143,6 +145,13 @@ def test_mutated_messages_are_a_message_or_a_protocol_error(sites: list[Identity
             decode(bytes(changed[: rng.randrange(len(changed) + 1)]), Hello)
         except PeerProtocolError:
             pass
+
+
+@pytest.mark.parametrize("streams", [0, STREAMS_FIRST - 1, STREAMS_MAX + 1])
+def test_a_link_of_too_few_or_too_many_streams_is_no_hello(sites: list[Identity], streams: int) -> None:
+    """With one stream there would be a link for averaging that never carries a state."""
+    with pytest.raises(PeerProtocolError, match="streams"):
+        decode(encode(hello_of(sites[0], streams=streams)), Hello)
 
 
 def test_the_longest_hello_fits_into_a_handshake_frame(sites: list[Identity]) -> None:

@@ -57,7 +57,7 @@ def test_an_end_of_before_the_negotiation_speaks_one_version(oldest: int, range_
         incarnation=1,
         purpose="control",
         stream=0,
-        streams=1,
+        streams=2,
         session=Session(dialer=A, attempt=1),
         known=None,
         address="",
