@@ -339,9 +339,11 @@ class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
 
     def close(self, *, graceful: bool = True) -> None:
         """Leave (if `graceful` and still in the run) and give signals, socket and shared memory back. Safe to call
-        twice."""
+        twice. Raises ValueError within a function that training calls: the round that it is called in ends first."""
         if self._closed:
             return
+        if graceful:
+            self._one_thread.refuse_within("close")
         self._closed = True
         model = self._parallel or self._replicated
         if model is not None and graceful:

@@ -22,6 +22,8 @@ class OneThread:
     def __init__(self, owner: str = "coordinator") -> None:
         self._owner, self._free = owner, threading.RLock()
         self._inside = ""
+        self._by = 0
+        """The thread that was within a call last."""
 
     @contextmanager
     def calls(self, name: str) -> Iterator[None]:
@@ -33,18 +35,24 @@ class OneThread:
                 f"one is in {self._owner}.{self._inside or name}(): train in one thread, and have the others tell it "
                 "what they want (a queue, an event that the loop looks at)"
             )
-        before, self._inside = self._inside, name
+        before = self._inside
         try:
-            if before and name in WAIT_FOR_ROUNDS:
-                raise ValueError(
-                    f"{self._owner}.{name}() was called within {self._owner}.{before}(): functions that training calls "
-                    "(on_average=, on_update=, apply=, hooks of an optimizer) run while a round is applied, and cannot "
-                    "wait for another one: call it in the loop alone"
-                )
+            if name in WAIT_FOR_ROUNDS:
+                self.refuse_within(name)
+            self._inside, self._by = name, threading.get_ident()
             yield
         finally:
             self._inside = before
             self._free.release()
+
+    def refuse_within(self, name: str) -> None:
+        """Raises ValueError where this thread is within a call."""
+        if self._inside and self._by == threading.get_ident():
+            raise ValueError(
+                f"{self._owner}.{name}() was called within {self._owner}.{self._inside}(): functions that training calls "
+                "(on_average=, on_update=, apply=, hooks of an optimizer) run while a round is applied, and cannot "
+                "wait for another one: call it in the loop alone"
+            )
 
 
 def one_at_a_time(*names: str) -> Callable[[Class], Class]:

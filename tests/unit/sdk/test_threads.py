@@ -97,7 +97,7 @@ def test_one_thread_after_the_other_and_calls_from_within_the_update_are_fine() 
         assert coordinator.round == 3
 
 
-@pytest.mark.parametrize("call", ["step", "average", "update", "request_node_exit"])
+@pytest.mark.parametrize("call", ["step", "average", "update", "request_node_exit", "close"])
 @pytest.mark.parametrize("which", ["on_average", "on_update"])
 def test_a_function_of_the_update_that_waits_for_a_round_is_told(call: str, which: str) -> None:
     def script(socket: Path) -> None:
