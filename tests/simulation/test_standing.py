@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.simulator.oracles_standing import StandingOracle
 
+from chaos_protocols.wire.plans import Tag
+
 A, B, D = "01a", "02b", "04d"
 VIEWS = {23: SimpleNamespace(epoch=32, members=(A, B, D)), 24: SimpleNamespace(epoch=38, members=(A, B))}
 
@@ -34,3 +36,17 @@ def test_a_leaver_is_rightly_waited_for_in_its_last_round_by_who_is_in_the_next_
         participation=SimpleNamespace(waits=SimpleNamespace(_told=SimpleNamespace(round=told))),
     )
     assert oracle._counts(machine, D) == counts
+
+
+def test_a_site_that_does_not_follow_is_rightly_waited_for_though_it_has_given_its_part() -> None:
+    """Seed 9410711, 7 sites: nothing that was agreed came to one of them, and it gave its part to round 15 as of epoch
+    41, while the others were in round 15 of epoch 42."""
+    nodes = {
+        site: SimpleNamespace(machine=SimpleNamespace(rounds=SimpleNamespace(running=tag)))
+        for site, tag in ((A, Tag(epoch=42, round=15)), (B, Tag(epoch=41, round=15)), (D, None))
+    }
+    nodes["05e"] = SimpleNamespace(machine=None)
+    world: Any = SimpleNamespace(nodes=nodes)
+    oracle = StandingOracle(lambda *_: pytest.fail("nothing is judged here"), world)
+    assert not oracle._is_newest(Tag(epoch=41, round=15))
+    assert oracle._is_newest(Tag(epoch=42, round=15))

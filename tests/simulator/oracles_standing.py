@@ -120,8 +120,15 @@ class StandingOracle:
                 self._fail(8, f"{node.name} says that it waits for {wait.site}, which does not count in that round")
             given = self._gave_s.get(wait.site)
             since_s = max(given[1], self._reached_s.get(wait.site, now_s)) if given is not None else now_s
-            if given is not None and given[0] == machine.rounds.running and now_s - since_s > TOLD_OF_S:
+            counts = given is not None and given[0] == machine.rounds.running and self._is_newest(given[0])
+            if counts and now_s - since_s > TOLD_OF_S:
                 self._fail(8, f"{node.name} says that it waits for {wait.site}, which has given its part")
+
+    def _is_newest(self, tag: Tag) -> bool:
+        """Nobody is in that round under a newer tag. Who does not follow the last change is waited for although it has
+        given its part to the one before, and says so itself."""
+        machines = (node.machine for node in self._world.nodes.values())
+        return not any(one is not None and _order(one.rounds.running) > _order(tag) for one in machines)
 
     def _counts(self, machine: SiteMachine, site: str) -> bool:
         """Whether a site counts in the round that is said to wait for it, or this one does not know that round's view
