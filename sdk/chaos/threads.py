@@ -47,9 +47,10 @@ class OneThread:
 
     def refuse_within(self, name: str) -> None:
         """Raises ValueError where this thread is within a call."""
+        owner = self._owner
         if self._inside and self._by == threading.get_ident():
             raise ValueError(
-                f"{self._owner}.{name}() was called within {self._owner}.{self._inside}(): functions that training calls "
+                f"{owner}.{name}() was called within {owner}.{self._inside}(): functions that training calls "
                 "(on_average=, on_update=, apply=, hooks of an optimizer) run while a round is applied, and cannot "
                 "wait for another one: call it in the loop alone"
             )
