@@ -156,7 +156,12 @@ class Driver:
         """A task of the driver, with a name; cancelled at `close`."""
         task = asyncio.get_running_loop().create_task(work(), name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._has_ended)
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            log.error("a defect of chaosd, which goes on without this: %s", task.get_name(), exc_info=defect)
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -310,6 +315,9 @@ class Driver:
                     del self._dial_failures[next(iter(self._dial_failures))]
                 log.warning("no link: %s", self.names.in_text(str(error)))
             self.feed(events.DialFailed(site=site, reason=error.brief, why=error.why))
+        except Exception as defect:  # of ours: it costs this dial, and not the link for as long as the daemon lives
+            self.feed(events.DialFailed(site=site, reason=f"a defect of chaosd: {defect!r}"))
+            raise
 
     async def _probe(self, site: SiteId) -> None:
         rate_bytes_per_s, reason = await self.meter.measure(site)

@@ -3,6 +3,7 @@ outside (spec 4.17, 4.18). How much and how long is `test_conduct.py`'s."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -113,22 +114,26 @@ def test_only_a_site_of_the_run_is_believed_on_the_host_at_which_it_listens(rig:
 class Dialling:
     """What a driver has that a dial needs."""
 
-    def __init__(self, rig: HearingRig, *, fails: bool = False) -> None:
+    def __init__(self, rig: HearingRig, *, fails: Exception | None = None) -> None:
         self.conduct, self.names, self.transport = rig.driver.conduct, rig.driver.names, self
         self.fails, self.dialled = fails, 0
         self.fed: list[Any] = []
         self._dial_failures: dict[SiteId, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def dial(self, site: SiteId, address: str, *, timeout_s: float) -> None:
         self.dialled += 1
         if self.fails:
-            raise DialError("refused")
+            raise self.fails
 
     def feed(self, event: Any) -> None:
         self.fed.append(event)
 
     async def to(self, site: SiteId) -> None:
         await Driver._dial(cast(Driver, self), site, "c:1", 1.0)
+
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
+        Driver._has_ended(cast(Driver, self), task)
 
 
 async def test_links_that_this_site_dials_count_as_those_that_it_lets_in(rig: HearingRig) -> None:
@@ -153,8 +158,19 @@ async def test_who_has_to_stay_outside_is_not_dialled_either(rig: HearingRig) ->
 
 async def test_of_sites_that_cannot_be_dialled_a_bounded_number_is_remembered(rig: HearingRig) -> None:
     """Each is told of once a reason."""
-    dialling = Dialling(rig, fails=True)
+    dialling = Dialling(rig, fails=DialError("refused"))
     sites = [SiteId(f"{number:032x}") for number in range(SITES_MAX + 3)]
     for site in sites:
         await dialling.to(site)
     assert list(dialling._dial_failures) == sites[3:]
+
+
+async def test_a_defect_costs_one_dial_and_not_the_link(rig: HearingRig, caplog: pytest.LogCaptureFixture) -> None:
+    """The machine dials again only after it has heard what became of the dial before."""
+    dialling = Dialling(rig, fails=RuntimeError("no such thing"))
+    Driver.spawn(cast(Driver, dialling), lambda: dialling.to(C), "dial c")
+    await asyncio.wait(dialling._tasks)
+    await asyncio.sleep(0)  # who looks at its end is called after this
+    (told,) = dialling.fed
+    assert type(told) is DialFailed and "no such thing" in told.reason
+    assert "dial c" in caplog.text and "RuntimeError" in caplog.text
