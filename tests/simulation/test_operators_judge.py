@@ -234,6 +234,15 @@ def test_a_founder_that_is_out_of_the_run_and_knows_of_no_other_site_is_told_of_
     assert founder.peers == (() if inside else (other.site,))
 
 
+def test_a_state_at_a_site_that_no_member_is_linked_with_is_had_when_an_operator_links_it() -> None:
+    """It had left when others had the state, who lost theirs in a blackout, and the members' neighbours could not be
+    let in without one (row 214)."""
+    story = run_trial(Trial(seed=9437343, sites=5)).story
+    (named,) = (at for at, line in enumerate(story) if line.endswith("!! the operator of e names a as its peer"))
+    assert any("01a (no site of the run has a link with it" in line for line in story[:named])
+    assert any("restore-point a: done" in line for line in story[named:])
+
+
 def test_a_founder_whose_journal_knows_nobody_who_is_there_comes_back_without_it() -> None:
     """It says so, and its operator does what it says (`--operators`, seed 2671, 3 sites)."""
     story = run_trial(Trial(seed=2671, sites=3, operators=True)).story

@@ -310,9 +310,9 @@ LATE = (
     ),
     Undone(
         row=63,
-        patches=(Patch(f"{SCHEDULER}.restore_awaited:AwaitedSites._outside", "if offered is None:", "if True:"),),
+        patches=(Patch(f"{SCHEDULER}.restore_awaited:AwaitedSites._outside", "if offered is not None:", "if False:"),),
         test=(
-            "test_operator:test_a_site_that_came_back_with_nothing_newer_is_not_waited_for_though_no_link_leads_to_it"
+            "test_awaited:test_a_site_that_came_back_with_nothing_newer_is_not_waited_for_though_no_link_leads_to_it"
         ),
     ),
     Undone(

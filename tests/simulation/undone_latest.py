@@ -48,7 +48,7 @@ LATEST = (
                 "True",
             ),
         ),
-        test="test_operator:test_what_a_site_asked_before_it_was_let_in_says_nothing_when_it_comes_again",
+        test="test_awaited:test_what_a_site_asked_before_it_was_let_in_says_nothing_when_it_comes_again",
     ),
     Undone(
         row=76,

@@ -15,7 +15,7 @@ NEWEST = (
                 "self.told_by_members()",
             ),
         ),
-        test="test_operator:test_what_the_scheduler_did_since_its_own_last_beat_may_have_gone_with_a_failed_site_too",
+        test="test_awaited:test_what_the_scheduler_did_since_its_own_last_beat_may_have_gone_with_a_failed_site_too",
     ),
     Undone(
         row=104,
@@ -80,7 +80,7 @@ NEWEST = (
                 "",
             ),
         ),
-        test="test_operator:test_a_fresh_worker_does_not_hide_the_older_checkpoint_on_its_sites_disk",
+        test="test_awaited:test_a_fresh_worker_does_not_hide_the_older_checkpoint_on_its_sites_disk",
     ),
     Undone(
         row=111,
@@ -140,7 +140,7 @@ NEWEST = (
     Undone(
         row=116,
         patches=(
-            Patch("chaos_protocols.links.link_state:LinkStateTable._go_first", "if believed is not None", "if False"),
+            Patch("chaos_protocols.links.link_state:LinkStateTable._believed", "if is_of_run is not None", "if False"),
         ),
         test="test_outsiders_reports:test_a_newcomer_asks_by_its_configured_peer_though_a_guest_claims_a_shorter_way",
     ),
@@ -199,7 +199,7 @@ NEWEST = (
         patches=(
             Patch("chaos_protocols.scheduler.restore_awaited:WitnessedRemovals.newest", "max(told, seen)", "told"),
         ),
-        test="test_operator:test_a_site_whose_removal_was_proposed_long_before_has_what_was_done_until_then",
+        test="test_awaited:test_a_site_whose_removal_was_proposed_long_before_has_what_was_done_until_then",
     ),
     Undone(
         row=121,

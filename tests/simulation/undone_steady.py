@@ -39,4 +39,15 @@ STEADY = (
         ),
         test="test_results:test_who_goes_on_with_what_another_has_begun_is_not_blamed_for_the_whole",
     ),
+    Undone(
+        row=214,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_awaited:AwaitedSites._outside",
+                "awaited = offered[1] > 0 and",
+                "awaited = offered[1] > 0 and gone.lineage > 0 and",
+            ),
+        ),
+        test="test_awaited:test_who_left_while_others_had_the_state_is_waited_for_if_it_offers_a_newer_one",
+    ),
 )

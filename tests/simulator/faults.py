@@ -23,6 +23,7 @@ from tests.simulator.muteness import muteness
 from tests.simulator.node import Node
 from tests.simulator.odd_workers import trouble as odd_workers
 from tests.simulator.operators import act
+from tests.simulator.outside import link_who_offers
 from tests.simulator.piecewise import SEEDS_WITH as PIECEWISE_SHARE
 from tests.simulator.rekeying import must_settle, rotate
 from tests.simulator.releases import upgrade_in_turn
@@ -280,7 +281,9 @@ def _play(trial: Trial, world: World) -> None:
         world.schedule(until_s + 1.5 + 2.0 * beat, lambda: revive(world))
     world.run(until_s + 1.5)
     dark_s = max(0.0, *(node.dark_until_s - world.now_s for node in world.nodes.values()))
-    if not world.run_until(lambda: all_are_members(world), limit_s=dark_s + trial.heal_s):
+    if not world.run_until(lambda: all_are_members(world), limit_s=dark_s + trial.heal_s) and not (
+        link_who_offers(world) and world.run_until(lambda: all_are_members(world), limit_s=trial.heal_s)
+    ):
         if not world.state_is_lost():
             not_live(world, f"not all sites are members {trial.heal_s:g} s after the faults ended")
         world.oracles.recovery.waits_as_it_must()

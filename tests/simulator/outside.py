@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from chaos_protocols import events
 from chaos_protocols.causes import Cause
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SiteId, short
 from tests.simulator.strikes import begin
 
 if TYPE_CHECKING:
     from chaos_protocols.agreement.roster import Roster
     from tests.simulator.node import Node
     from tests.simulator.world import World
+
+UNLINKED = " (no site of the run has a link with it; `chaosd peer add` makes one)"
 
 READS_S = 5.0
 """So long a site says the same, until its operator does what it says."""
@@ -66,6 +68,28 @@ class Outside:
         self._world.oracles.agreement.journal_moved(node.site)
         node.founder = False
         begin(node)
+
+
+def link_who_offers(world: World) -> bool:
+    """Where the run waits for a state that only a site has with which no member is linked, the operator of a member
+    does what that one tells him: he has it linked. Whether anybody was told so."""
+    roster, told = world.oracles.newest, False
+    for member in world.nodes.values():
+        if roster is None or member.machine is None or roster.record(SiteId(member.site)) is None:
+            continue
+        says = member.machine.participation.pause.reason()
+        named = [node for node in world.nodes.values() if any(f"{name}{UNLINKED}" in says for name in _names(node))]
+        told = told or bool(named)
+        for node in named:
+            world.tell(f"!! the operator of {member.name} names {node.name} as its peer")
+            member.peers = (*member.peers, node.site)
+            member.handle(events.PeersChanged(peers=tuple((SiteId(peer), peer) for peer in member.peers)))
+    return told
+
+
+def _names(node: Node) -> tuple[str, str]:
+    """What a text may call it."""
+    return node.name, short(SiteId(node.site))
 
 
 def _known_outside(node: Node, roster: Roster) -> tuple[str, ...]:

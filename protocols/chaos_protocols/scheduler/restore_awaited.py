@@ -78,7 +78,7 @@ class AwaitedSites:
         could bring it; `stood_s`: for how long the run has stood."""
         roster = self._facts.roster
         found = [self._inside(one, best, now_s, stood_s) for one in roster.sites]
-        found += [self._outside(gone, best) for gone in self._departed(best) if gone.site not in here]
+        found += [self._outside(gone, best) for gone in self._departed() if gone.site not in here]
         return tuple(one for one in found if one is not None)
 
     def _inside(self, record: SiteRecord, best: Age | None, now_s: float, stood_s: float) -> Awaited | None:
@@ -120,18 +120,13 @@ class AwaitedSites:
         why = f"its disk has round {stored.round} by now, and it has not offered that yet"
         return Awaited(site=record.site, name=self._facts.roster.called(record.site), why=why)
 
-    def _departed(self, best: Age | None) -> Iterator[Departure]:
-        """Sites that failed, or left as the only ones with the state, and may have a newer one. Any other one that left
-        took nothing along that anybody waits for; who was let in again speaks for itself."""
+    def _departed(self) -> Iterator[Departure]:
+        """Who is out of the run; but not whom most members want out. Who was let in again speaks for itself."""
         roster, banned = self._facts.roster, self._reports.banned()
         if not self._reports.reached_round():
             return
         for gone in roster.departed:
-            if not gone.lineage or roster.record(gone.site) is not None:
-                continue
-            if gone.cause == "banned" or gone.site in banned:
-                continue
-            if self._is_newer(self._newest(gone), best):
+            if roster.record(gone.site) is None and gone.cause != "banned" and gone.site not in banned:
                 yield gone
 
     def _newest(self, gone: Departure) -> Age:
@@ -146,14 +141,15 @@ class AwaitedSites:
         return heeded(self._facts.roster, age)
 
     def _outside(self, gone: Departure, best: Age | None) -> Awaited | None:
-        """What it said since counts, though no member has a link to it yet: who lost what it had brings nothing."""
+        """One that failed, or left as the only one with the state, may have a newer one; any other one that left took
+        nothing along that anybody waits for. What it has said since counts instead, though no member has a link to it
+        yet: who lost what it had brings nothing, and whoever left may have a checkpoint still."""
         name, offered = gone.name or short(gone.site), self._offers.newest_of(gone.site)
-        if offered is None:
+        if offered is not None:
+            why = "no site of the run has a link with it; `chaosd peer add` makes one"
+            awaited = offered[1] > 0 and self._is_newer(offered, best)
+        else:
             left = "it has left with what nobody else had: start its script again, or import its checkpoint"
             why = left if gone.cause == "left" else "it is away, or its worker is"
-            return Awaited(site=gone.site, name=name, why=why)
-        if offered[1] and self._is_newer(offered, best):
-            return Awaited(
-                site=gone.site, name=name, why="no site of the run has a link with it; `chaosd peer add` makes one"
-            )
-        return None
+            awaited = gone.lineage > 0 and self._is_newer(self._newest(gone), best)
+        return Awaited(site=gone.site, name=name, why=why) if awaited else None
