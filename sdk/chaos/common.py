@@ -138,11 +138,13 @@ class CommonDecisions(ABC):
                 self._figures.write(at, each, flush=self._own_steps is not None)
 
     def _tell(self, figures: dict[str, float | None]) -> None:
-        """The daemon, or the controller of these workers; what nobody takes yet goes with the next."""
+        """The daemon, or the controller of these workers, as many at once as they take; what nobody takes yet goes with
+        the next."""
         self._untold.update(figures)
         if self._conversation is not None:
-            self._conversation.send(FiguresLogged(round=self.round, figures=figures))
-        elif not self._tell_group(self._untold):
+            for some in _by_message(figures):
+                self._conversation.send(FiguresLogged(round=self.round, figures=some))
+        elif not all(map(self._tell_group, _by_message(self._untold))):
             while len(self._untold) > FIGURES_MAX:
                 del self._untold[next(iter(self._untold))]
             return
@@ -208,6 +210,13 @@ class CommonDecisions(ABC):
             return own.metrics
         agreed = self._registered().agreed
         return dict(agreed.metrics) if agreed is not None else {}
+
+
+def _by_message(figures: Mapping[str, float | None]) -> list[dict[str, float | None]]:
+    """In messages that the other end takes: what is logged while a micro-batch is computed comes in several calls, and
+    so does what nobody took before."""
+    names = list(figures)
+    return [{name: figures[name] for name in names[at : at + FIGURES_MAX]} for at in range(0, len(names), FIGURES_MAX)]
 
 
 def _number(call: str, name: str, value: Any) -> float:

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Annotated, TypeAlias
 
 import msgspec
 
 FIGURES_MAX = 64
+LOGGED_MAX = 1024
+"""Of an operator's figures in one step; a figure for each layer of a large model is less."""
 FigureName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Figures: TypeAlias = Annotated[dict[FigureName, float], msgspec.Meta(max_length=FIGURES_MAX)]
+Logged: TypeAlias = Annotated[dict[FigureName, float], msgspec.Meta(max_length=LOGGED_MAX)]
 
 
 class Said(msgspec.Struct, frozen=True, array_like=True):
@@ -26,7 +30,7 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
 
     ends: bool | None = None
     reported: Figures = {}
-    logged: Figures = {}
+    logged: Logged = {}
 
 
 NOTHING = Said()
@@ -83,8 +87,14 @@ def together(said: Mapping[int, Said]) -> Said:
     return Said(
         ends=None if not wishes else False not in wishes,
         reported=_means(each.reported for each in inorder),
-        logged=_means(each.logged for each in inorder),
+        logged=newest(_means(each.logged for each in inorder)),
     )
+
+
+def newest(logged: Mapping[str, float]) -> dict[str, float]:
+    """As many of an operator's figures as are told: of more, those that were logged last. Nothing follows from them, so
+    too many end nothing."""
+    return dict(islice(logged.items(), max(0, len(logged) - LOGGED_MAX), None))
 
 
 def _means(figures: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from chaos.sync.learning_rate import LearningRates
 from chaos.sync.local_steps import DiLoCo
 from chaos.sync.notes import Agreed, NotesLayout, Numbers
 from chaos_protocols.wire.state_spec import Item
-from chaos_protocols.worker_group.said import NotesSpec, Said
+from chaos_protocols.worker_group.said import NotesSpec, Said, newest
 
 REPORTED, LOGGED = "reported", "logged"
 
@@ -157,12 +157,12 @@ class SiteNotes:
         self._kept |= before
         self._dealt = False
         words = before | now
-        return Said(self._ends, _named(words, REPORTED), _named(words, LOGGED))
+        return Said(self._ends, _named(words, REPORTED), newest(_named(words, LOGGED)))
 
     def passed(self) -> Said:
         """What a loss or a layer has said in a pass of the step."""
         now, self._now = self._now, {}
-        return Said(None, _named(now, REPORTED), _named(now, LOGGED))
+        return Said(None, _named(now, REPORTED), newest(_named(now, LOGGED)))
 
     def again(self) -> None:
         """A step is begun; where an earlier one did not count, it is that one, done again."""

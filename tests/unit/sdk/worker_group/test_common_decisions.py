@@ -13,6 +13,11 @@ from tests.integration.site_training import Points, make_model, make_optimizer
 
 from chaos import Coordinator, EveryStep, LearningRateRule
 from chaos.sync import LocalSGD
+from chaos.worker_group.exchange.notes import SiteNotes
+from chaos_protocols.wire.worker import FIGURES_MAX, FiguresLogged, encode
+from chaos_protocols.worker_group.messages import CommitStep, Reduced, from_controller, from_worker
+from chaos_protocols.worker_group.messages import encode as encode_group
+from chaos_protocols.worker_group.said import LOGGED_MAX, Said, together
 
 
 @contextlib.contextmanager
@@ -131,6 +136,46 @@ def test_what_is_logged_and_is_no_number_is_refused_with_its_name(value: Any, te
 def test_numbers_of_any_kind_are_logged(given: Any) -> None:
     with stages() as coordinator:
         coordinator.log(loss=given)
+
+
+def test_figures_of_several_calls_are_told_in_messages_that_the_controller_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One with too many was taken for nonsense, and its worker for dead; so was the next one."""
+    frames, there = list[bytes](), [False]
+
+    def tell(figures: dict[str, float | None]) -> bool:
+        if there[0]:
+            frames.append(encode(FiguresLogged(round=0, figures=dict(figures)))[4:])
+        return there[0]
+
+    with stages() as coordinator:
+        monkeypatch.setattr(coordinator, "_tell_group", tell)
+        coordinator.log(**{f"before{at}": 1.0 for at in range(FIGURES_MAX)})
+        there[0] = True
+        coordinator.log(**{f"now{at}": 2.0 for at in range(FIGURES_MAX)})
+        coordinator._log_at(1, {f"step{at}": 3.0 for at in range(2 * FIGURES_MAX + 1)})
+    told = [message.figures for message in map(from_worker, frames) if isinstance(message, FiguresLogged)]
+    assert [len(each) for each in told] == [FIGURES_MAX] * 4 + [1]
+    assert {name for each in told for name in each} == {
+        *(f"{when}{at}" for when in ("before", "now") for at in range(FIGURES_MAX)),
+        *(f"step{at}" for at in range(2 * FIGURES_MAX + 1)),
+    }
+
+
+def test_of_too_many_figures_of_one_micro_batch_the_newest_are_told() -> None:
+    notes = SiteNotes()
+    notes.dealt()
+    for at in range(LOGGED_MAX + 40):
+        notes.log({f"layer{at}": float(at)})
+    said = notes.given()
+    told = Reduced(generation=1, step=0, said=((0, said), (1, Said(None, {}, {"other": 1.0}))))
+    heard = from_worker(encode_group(told)[4:])
+    assert (
+        heard == told and len(said.logged) == LOGGED_MAX and "layer40" in said.logged and "layer39" not in said.logged
+    )
+    commit = CommitStep(step=0, divisor=1.0, factor=1.0, loss=0.0, norm=0.0, said=together(dict(told.said)))
+    assert from_controller(encode_group(commit)[4:]) == commit and "other" in commit.said.logged
 
 
 def test_what_a_loss_says_of_the_micro_batch_that_is_tried_first_counts_in_no_step(
