@@ -121,7 +121,7 @@ def _tell(failed: str, after: str, ended_by: signal.Signals | None) -> None:
     if failed:
         fail(f"the training could not go on: {failed}", EXIT_FAILED)
     if after:
-        fail(f"the training is complete, but a script failed after it: {after}", EXIT_FAILED)
+        fail(f"the training is complete, but {after}", EXIT_FAILED)
 
 
 def _workers(nproc: int, group_size: int, wanted: int) -> int:
@@ -227,7 +227,7 @@ async def _run(
     site: dict[str, Any],
     timeline: Path | None = None,
 ) -> tuple[str, str, signal.Signals | None]:
-    """Why it could not go on, or empty; how a script failed after it, or empty; which signal asked it to end."""
+    """Why it could not go on, and what is not well though it is complete, or empty; which signal asked it to end."""
     from chaos_planner.pipelines.plans.layout import Policy
     from chaosd.cli.events_file import EventsFile, UnusableEvents
     from chaosd.script_command import python_command

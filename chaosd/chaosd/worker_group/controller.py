@@ -142,7 +142,7 @@ class Controller:
         self._burials: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
         self._runs_on: asyncio.TimerHandle | None = None
-        self.failed_after = ""  # how a script ended that failed after the last step, by itself
+        self.failed_after = ""  # what is not well though the training is complete
 
     async def run(self) -> str:
         """Until the training is over; why it failed, empty if it did not."""
@@ -383,11 +383,11 @@ class Controller:
                 self._run.tell(message)
             case TellDigests(round=round, start=start, stop=stop):
                 self._run.tell(ResultApplied(round=round, digests=self._memory.digests(start, stop)))
-            case EndGroup(failed=failed):
+            case EndGroup(failed=failed, lacks=lacks):
                 if self._over is not None and not self._over.done():
                     self._over.set_result(failed)
                     if not failed:
-                        self._processes.trained()
+                        self._processes.trained(lacks)
             case _:
                 assert_never(effect)
 

@@ -121,14 +121,18 @@ class WorkerProcesses:
         """Process ids of lane 0, by worker."""
         self._told: set[int] = set()
         """Workers whose end was told, for good: a number is given once."""
+        self._ended_here: set[int] = set()
+        """Workers that were told to end, or killed, by this process: how they end says nothing of their scripts."""
         self._first: dict[int, tuple[int, int]] = {}
         """Of a device group that is not whole any more: which of its processes ended first, and with which code."""
         self._statms: dict[tuple[int, int], int] = {}
         """Of the running processes that were not seen dying."""
         self._explained_kills = kills()
         """For want of memory: those before the training, and those that were told with a worker's end."""
+        self._for_want_of_memory: set[int] = set()
+        """These workers."""
         self._failed_after: str | None = None
-        """How the first script ended that failed once all were `trained`; None: that is not told."""
+        """How the first script ended that failed once all were `trained`, or what that lacks; None: nothing is told."""
         self._patience: asyncio.Timeout | None = None
         """Of whoever waits for the end of all."""
         self._none = asyncio.Event()
@@ -199,6 +203,7 @@ class WorkerProcesses:
 
     def kill(self, worker: int, by: signal.Signals = signal.SIGKILL) -> None:
         """To whatever it has started as well."""
+        self._ended_here.add(worker)
         for process in self._running.get(worker, {}).values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, by)
@@ -250,13 +255,15 @@ class WorkerProcesses:
             self.kill(worker)
         await self._none.wait()
 
-    def trained(self) -> None:
-        """The training is complete, as of now: whose script fails from here on has failed after it."""
-        self._failed_after = ""
+    def trained(self, lacks: str = "") -> None:
+        """The training is complete, as of now, but for what it `lacks`: whose script fails from here on has failed
+        after it."""
+        self._failed_after = lacks
 
     async def run_on(self, came: Collection[int]) -> str:
         """The training is complete: until all have ended, whose scripts may go on for as long as they want, unless
-        `hurry`. Who never came to it has nothing to do, and is killed. How a script ended that failed; else empty."""
+        `hurry`. Who never came to it has nothing to do, and is killed. How a script ended that failed, or what the
+        training lacks; else empty."""
         for worker in self._running.keys() - came:
             self.kill(worker)
         await self.finish(None)
@@ -284,8 +291,9 @@ class WorkerProcesses:
             os.close(self._statms.pop((worker, lane)))
         process = self._running[worker].pop(lane)
         code, left = process.wait(), len(self._running[worker])
-        if code > 0 and self._failed_after == "":
-            self._failed_after = f"worker {worker}: {_text(code)}"
+        if code and self._failed_after == "" and worker not in self._ended_here:
+            how = f"{_text(code)}{self._for_memory(worker, code)}"
+            self._failed_after = f"a script failed after it: worker {worker}: {how}"
         first = self._first.get(worker, self._first_of(worker, lane, code))
         if not left:
             self._gone(worker)
@@ -308,14 +316,14 @@ class WorkerProcesses:
         first = self._first.setdefault(worker, (lane, code))
         killed = first[1] < 0 and -first[1] not in OWN_SIGNALS
         after = "" if first == (lane, code) or not code else f", after {_lane_text(*first)}"
-        self._ended(worker, _lane_text(lane, code) + after + self._for_memory(first[1]), killed)
+        self._ended(worker, _lane_text(lane, code) + after + self._for_memory(worker, first[1]), killed)
 
-    def _for_memory(self, code: int) -> str:
+    def _for_memory(self, worker: int, code: int) -> str:
         """What the system's count of its own kills adds to the end of a process; SIGKILL itself says nothing of why."""
-        if code != -signal.SIGKILL or kills() <= self._explained_kills:
-            return ""
-        self._explained_kills += 1
-        return f"; {FOR_MEMORY}"
+        if code == -signal.SIGKILL and worker not in self._for_want_of_memory and kills() > self._explained_kills:
+            self._explained_kills += 1
+            self._for_want_of_memory.add(worker)
+        return f"; {FOR_MEMORY}" if worker in self._for_want_of_memory else ""
 
     def _note(self, worker: int, lane: int, group: int) -> None:
         """For the guard: the process group of this process, or 0."""

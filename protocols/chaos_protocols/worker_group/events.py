@@ -325,9 +325,11 @@ class TellDigests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndGroup:
-    """It is over. `failed`: why it could not go on; empty where the training is complete."""
+    """It is over. `failed`: why it could not go on; empty where the training is complete. `lacks`: what is not there
+    though it is complete; mostly empty."""
 
     failed: str
+    lacks: str = ""
 
 
 Effect: TypeAlias = (

@@ -34,6 +34,20 @@ class StateHolders:
         if self.plan is not None and worker in self.plan.workers:
             self.lost.add(worker)
 
+    def lacks(self) -> str:
+        """The training is complete. What nobody has of its result: a worker that was lost while it made the last update
+        may alone have had some layers."""
+        if self.plan is None or not self.lost:
+            return ""
+        gone = self.plan.layers_of(self.plan.workers) - self.plan.layers_of(self.plan.workers - self.lost)
+        if not gone:
+            return ""
+        who = f"worker{'s' * (len(self.lost) > 1)} {', '.join(map(str, sorted(self.lost)))}"
+        return (
+            f"{who} {'were' if len(self.lost) > 1 else 'was'} lost before the script had left its loop, and nobody "
+            f"else has layers {min(gone)} to {max(gone)} as the last step left them; more pipelines (--dp) survive this"
+        )
+
     def look(self, present: Set[int], member: RunMember | None, steps: CountedSteps) -> tuple[bool, bool]:
         """Before the planner is asked: whether some layers have no holder here and come from other sites (`part`), and
         whether all come from there, so that nobody need go on from what he has (`afresh`). A member of a run hears what

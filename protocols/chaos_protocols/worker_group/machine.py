@@ -386,8 +386,10 @@ class WorkerGroupMachine(ToBeDone):
         self._change(GroupChange.ENDED)
         self._ending.tell(failed)
         left = "" if self.member is None else self.member.leaves
-        self.note("ended", failed or left or "the training is complete", step=self.step)
-        self.do(ev.EndGroup(failed=failed))
+        lacks = "" if failed or self.member is not None else self._holders.lacks()
+        complete = f"the training is complete, but {lacks}" if lacks else "the training is complete"
+        self.note("ended", failed or left or complete, step=self.step)
+        self.do(ev.EndGroup(failed=failed, lacks=lacks))
 
     def _change(self, change: GroupChange) -> None:
         self.phase = next_state(TABLE, self.phase, change, "a worker group")

@@ -67,16 +67,39 @@ def test_a_stopped_process_is_told_from_one_that_sleeps() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("trained", "told"), [(True, "worker 0: its process ended with exit code 3"), (False, "")])
-def test_how_a_script_ended_that_failed_is_told_from_the_end_of_the_training_on(trained: bool, told: str) -> None:
-    """Also where its process ends before somebody waits for it. Before that it is a loss like any other."""
+AFTER = "a script failed after it: worker 0: its process"
+
+
+@pytest.mark.parametrize(
+    ("end", "trained", "told"),
+    [
+        ("exit 3", True, f"{AFTER} ended with exit code 3"),
+        ("exit 3", False, ""),
+        ("exit 0", True, ""),
+        ("kill -SEGV $$", True, f"{AFTER} was ended by SIGSEGV"),
+        ("kill -KILL $$", True, f"{AFTER} was ended by SIGKILL; {processes.FOR_MEMORY}"),
+    ],
+)
+def test_how_a_script_ended_that_failed_is_told_from_the_end_of_the_training_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str, trained: bool, told: str
+) -> None:
+    """Also where its process ends before somebody waits for it. Before that it is a loss like any other. One that was
+    killed while it saved the model was told as nothing, with exit code 0."""
+    monkeypatch.setattr(out_of_memory, "COUNTS", tmp_path / "vmstat")
+    reasons: list[str] = []
 
     async def run() -> str:
         memory, gone = os.memfd_create("nothing"), asyncio.Event()
-        group = WorkerProcesses(["sh", "-c", "read _; exit 3"], {}, lambda *_: gone.set(), memory, _reads)
+
+        def ended(worker: int, reason: str, killed: bool) -> None:
+            reasons.append(reason)
+            gone.set()
+
+        group = WorkerProcesses(["sh", "-c", f"read _; {end}"], {}, ended, memory, _reads)
         group.start(0)
         if trained:
             group.trained()
+        out_of_memory.COUNTS.write_text("oom_kill 1\n", encoding="ascii")
         READER[0].stdin.close()
         await gone.wait()
         found = await group.run_on([0])
@@ -86,6 +109,25 @@ def test_how_a_script_ended_that_failed_is_told_from_the_end_of_the_training_on(
 
     READER.clear()
     assert asyncio.run(run()) == told
+    assert len(reasons) == 1 and told.endswith(reasons[0] if told else ""), "and its end is told in the same words"
+
+
+def test_who_is_ended_with_the_training_has_not_failed_after_it() -> None:
+    """A process that never came to it, one that was told to end; and what the training lacks is told in any case."""
+
+    async def run() -> list[str]:
+        found = []
+        for lacks in ("", "layers are lost"):
+            memory = os.memfd_create("nothing")
+            group = WorkerProcesses(["sleep", "infinity"], {}, lambda *_: None, memory, _sleeps)
+            group.start(0)
+            group.trained(lacks)
+            found.append(await group.run_on([]))
+            group.close()
+            os.close(memory)
+        return found
+
+    assert asyncio.run(run()) == ["", "layers are lost"]
 
 
 READER: list[Any] = []

@@ -256,6 +256,27 @@ def test_the_group_ends_when_all_that_train_are_through_also_if_one_dies_in_its_
     assert ended(bench) == ""
 
 
+@pytest.mark.parametrize("lost", ["training", "stopping"])
+def test_a_complete_training_says_what_nobody_has_of_its_last_step(lost: str) -> None:
+    """Whoever alone had some layers was lost while it made the last update: the training was complete, and no more."""
+    bench = GroupBench()
+    bench.form()
+    bench.plan(holders=(0, 1))
+    bench.ready()
+    bench.reduce(0, 1)
+    if lost == "training":
+        bench.say(0, msg.Done(step=1))
+        bench.lose(1)
+    else:
+        bench.lose(1)
+        bench.say(0, msg.Done(step=1))
+    (end,) = bench.taken(ev.EndGroup)
+    assert not end.failed, "the others save what they have, and have their time"
+    assert "worker 1 was lost before the script had left its loop" in end.lacks and "layers 1 to 1" in end.lacks
+    (note,) = [each for each in bench.taken(ev.NoteEvent) if each.kind == "ended"]
+    assert end.lacks in note.reason
+
+
 @pytest.mark.parametrize("first", ["done", "reduced"])
 def test_a_script_that_wants_no_more_steps_alone_ends_the_group_when_another_has_begun_the_next(first: str) -> None:
     bench = GroupBench()
