@@ -24,6 +24,7 @@ from chaos.worker_group.exchange.devices import HOST, Device
 from chaos.worker_group.exchange.lacks import lacks_files, too_few_files
 from chaos.worker_group.exchange.line import ControlLine, GenerationEnded
 from chaos_protocols.worker_group.lanes import lane_prefix
+from chaos_protocols.worker_group.suspicion import Work
 
 Group = tuple[int, ...]
 
@@ -123,7 +124,8 @@ class Groups:
     # ---- connections
 
     def _connect(self, wanted: set[tuple[Group, int]]) -> None:
-        """Of two workers the lower one calls."""
+        """Of two workers the lower one calls. Whom it waits for it says: that one may still be in its script's own
+        code, an evaluation say, which takes as long as it takes."""
         line, me, prefix = self._line, self._line.worker, lane_prefix(self._line.lane)
         listening = self._kept(socket.socket(socket.AF_UNIX))
         listening.bind("")  # the kernel gives it a name, which lies in no folder
@@ -134,6 +136,7 @@ class Groups:
             if peer < me:
                 continue
             if peer not in addresses:
+                line.doing(Work.WAITING, peer)
                 addresses[peer] = line.store_get(f"{prefix}{peer}", self._generation)
             connection = self._kept(socket.socket(socket.AF_UNIX))
             connection.connect(addresses[peer])
@@ -141,11 +144,13 @@ class Groups:
             self._made(group, peer, connection)
         left = {each for each in wanted if each[1] < me}
         while left:
+            line.doing(Work.WAITING, min(peer for _, peer in left))
             connection = self._kept(listening.accept()[0])
             called = self._called_for(connection)
             if called in left:
                 left.remove(called)
                 self._made(*called, connection)
+        line.doing(Work.BUILDING)
 
     def _called_for(self, connection: socket.socket) -> tuple[Group, int] | None:
         """The group, and the worker of it that calls; None: it is somebody else."""

@@ -20,6 +20,7 @@ from chaos.worker_group.exchange.groups import Groups
 from chaos.worker_group.exchange.line import GenerationEnded
 from chaos_protocols.worker_group.messages import StoreGet, StoreSet
 from chaos_protocols.worker_group.store import GroupStore
+from chaos_protocols.worker_group.suspicion import BEAT_INTERVAL_S, FIRST_LIMIT_S, Reading, Suspicion, Work
 
 LIMIT_S = 60.0
 OPEN: list[Groups] = []
@@ -61,6 +62,7 @@ class Thread:
 
     def __init__(self, worker: int, desk: Desk) -> None:
         self.worker, self.desk, self.stopped = worker, desk, False
+        self.word = (Work.BUILDING, -1)
         self.sever: Callable[[], None] = lambda: None
 
     def store_set(self, key: str, value: bytes) -> None:
@@ -81,6 +83,9 @@ class Thread:
     def check(self) -> None:
         if self.stopped:
             raise GenerationEnded
+
+    def doing(self, work: Work, peer: int = -1) -> None:
+        self.word = (work, peer)
 
     def stop(self) -> None:
         self.stopped = True
@@ -113,6 +118,27 @@ def built(count: int, *groups: tuple[int, ...]) -> tuple[list[Thread], list[Grou
     mine = [[group for group in groups if worker in group] for worker in range(count)]
     assert together(*(lambda w=w: made[w].build(mine[w]) for w in range(count))) == [None] * count  # type: ignore[misc]
     return lines, made
+
+
+@pytest.mark.parametrize("late", [0, 1], ids=("who-calls", "who-is-called"))
+def test_who_waits_for_a_worker_that_comes_late_to_the_next_plan_is_not_suspected(late: int) -> None:
+    """The late one may be in its script, which has four times its longest pause: the others were killed after 60 s."""
+    desk = Desk()
+    lines = [Thread(worker, desk) for worker in range(2)]
+    made = [kept(Groups(line, 1)) for line in lines]  # type: ignore[arg-type]
+    here = 1 - late
+    waits = threading.Thread(target=made[here].build, args=([(0, 1)],), daemon=True)
+    waits.start()
+    end_s = time.monotonic() + LIMIT_S
+    while lines[here].word != (Work.WAITING, late) and time.monotonic() < end_s:
+        time.sleep(0.005)
+    suspicion, (work, peer) = Suspicion(1.0), lines[here].word
+    for beat in range(int(3 * FIRST_LIMIT_S / BEAT_INTERVAL_S)):
+        reading = Reading(count=7, work=work, peer=peer, beat=beat)
+        assert not suspicion.observe(beat * BEAT_INTERVAL_S, {here: reading}, interval_s=BEAT_INTERVAL_S)
+    made[late].build([(0, 1)])
+    waits.join(LIMIT_S)
+    assert [line.word[0] for line in lines] == [Work.BUILDING] * 2
 
 
 def test_messages_from_one_peer_arrive_in_the_order_in_which_they_were_sent() -> None:
