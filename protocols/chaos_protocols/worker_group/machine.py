@@ -326,11 +326,11 @@ class WorkerGroupMachine(ToBeDone):
 
     def _stop_all(self, reason: str) -> None:
         asked = self._ordered & self._crew.present
-        self._stopping = Stopping(self.generation, asked, due_s=self._now_s + self._settings.stop_timeout_s)
+        self._stopping = Stopping(self.generation, asked, due_s=self._now_s + self._settings.stop_s)
         if self.member is not None:
             self.member.interrupted()
         self.note("stop", reason, generation=self.generation, step=self.step)
-        self.do(ev.SetGroupTimer(timer=ev.GroupTimer.STOP, after_s=self._settings.stop_timeout_s))
+        self.do(ev.SetGroupTimer(timer=ev.GroupTimer.STOP, after_s=self._settings.stop_s))
         self.tell_all(msg.Stop(generation=self.generation), asked)
         self._check_stopped()
 
@@ -364,7 +364,7 @@ class WorkerGroupMachine(ToBeDone):
     def _fired(self, timer: ev.GroupTimer) -> None:
         if timer is ev.GroupTimer.STOP and self._stopping is not None:
             self._change(GroupChange.OVERDUE)
-            within_s = self._settings.stop_timeout_s
+            within_s = self._settings.stop_s
             for worker in sorted(self._stopping.missing):
                 reason, over_s = f"it has not stopped within {within_s:g} s", self._now_s - self._stopping.due_s
                 self._stands_still(worker, reason, over_s)

@@ -14,6 +14,9 @@ LAST_HOLDER_S = 300.0
 """How much longer than others a worker may stand still before it is killed, where nobody else has the state of some of
 its layers: no load starves a process for so long, and a training that hangs for good ends all the same."""
 
+STOP_MIN_S = 30.0
+"""For the pass that a worker is in when it is told to stop."""
+
 LEAVE_MAX_S = 30.0
 """A daemon that has not let this site go by then is not waited for: when the connection ends, its site goes on with
 weight 0 and leaves all the same (spec 14.2)."""
@@ -40,7 +43,11 @@ class GroupSettings:
     spares: int = 0
     restarts: int = 3
     failure_timeout_s: float = 1.0
-    stop_timeout_s: float = 30.0
     skip_not_finite: bool = False
     audit: bool = False
     timed: bool = False
+
+    @property
+    def stop_s(self) -> float:
+        """Within that a worker that was told to stop has answered: it ends the pass that it is in before."""
+        return max(STOP_MIN_S, self.failure_timeout_s)

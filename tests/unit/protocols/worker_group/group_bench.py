@@ -50,10 +50,23 @@ def hello(worker: int, **changes: Any) -> msg.GroupHello:
 class GroupBench:
     """Workers 0 and 1 hold layers 0 and 1, workers 2 and 3 as well: two pipelines of two stages."""
 
-    def __init__(self, *, workers: int = 4, spares: int = 0, restarts: int = 0, skip: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int = 4,
+        spares: int = 0,
+        restarts: int = 0,
+        skip: bool = False,
+        failure_timeout_s: float = 1.0,
+    ) -> None:
         """`skip`: steps whose gradient is not finite are left out."""
         settings = GroupSettings(
-            token=TOKEN, workers=workers, spares=spares, restarts=restarts, skip_not_finite=skip, failure_timeout_s=1.0
+            token=TOKEN,
+            workers=workers,
+            spares=spares,
+            restarts=restarts,
+            skip_not_finite=skip,
+            failure_timeout_s=failure_timeout_s,
         )
         self.machine = WorkerGroupMachine(settings)
         self.now_s = 0.0

@@ -183,6 +183,20 @@ def test_who_does_not_stop_in_time_is_killed_and_not_waited_for() -> None:
     assert bench.phase is GroupPhase.DECIDING
 
 
+@pytest.mark.parametrize(("failure_timeout_s", "within_s"), [(1.0, 30.0), (90.0, 90.0)])
+def test_who_may_stand_still_for_longer_may_take_as_long_to_stop(failure_timeout_s: float, within_s: float) -> None:
+    """It ends the pass that it is in first: one of 40 s cost every loss a second worker, whatever was allowed."""
+    bench = GroupBench(failure_timeout_s=failure_timeout_s)
+    bench.train()
+    bench.lose(3)
+    (after_s,) = (each.after_s for each in bench.taken(ev.SetGroupTimer) if each.timer is ev.GroupTimer.STOP)
+    assert after_s == within_s
+    bench.now_s = within_s
+    bench.feed(ev.GroupTimerFired(timer=ev.GroupTimer.STOP))
+    (killed, *_) = bench.taken(ev.KillWorker)
+    assert f"not stopped within {within_s:g} s" in killed.reason
+
+
 def test_a_suspect_is_killed_and_its_death_is_what_counts() -> None:
     bench = GroupBench()
     bench.train()
