@@ -201,9 +201,10 @@ class ReplicaWithOthers(ReplicaAlone):
         loader = self._training.loader
         samples = float(loader.micro_batches * loader.micro_batch_size)
         said, notes = together(run.said), self._training.notes
-        self._session.given = (run.sums.total(0) / loader.micro_batches, samples, said)
+        self._session.given, step = (run.sums.total(0) / loader.micro_batches, samples, said), self.updates
         if not self._conversation.contribute():
             raise GroupEnded("")
+        loader.tries_others(self.updates == step)
         notes.agreed = self._session.agreed
         notes.committed(self.updates, said)
 

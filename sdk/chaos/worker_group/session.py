@@ -229,7 +229,8 @@ class TrainsWithOthers(TrainsAlone):
         step = talk.round
         if talk.phase is Phase.LEFT or step >= loader.steps:
             raise GroupEnded("")
-        run = StepRun(self._task, step, lambda g: pair_of(loader.micro_batch(step, g)), lambda work, peer=-1: None)
+        batch = loader.batch_of(step)
+        run = StepRun(self._task, batch, lambda g: pair_of(loader.micro_batch(step, g)), lambda work, peer=-1: None)
         self._training.notes.dealt()
         run.run()
         run.said[loader.micro_batches] = self._training.notes.given()
@@ -237,6 +238,7 @@ class TrainsWithOthers(TrainsAlone):
         self._others.given = Given(run, loader.micro_batches, samples)
         if not talk.contribute():
             raise GroupEnded("")
+        loader.tries_others(talk.round == step)
         self._training.notes.committed(talk.round, together(run.said))
         loss = sum(run.losses[g] for g in range(loader.micro_batches)) / loader.micro_batches
         return Applied(step=talk.round, loss=loss, norm=self._others.norm)

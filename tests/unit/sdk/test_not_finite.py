@@ -75,6 +75,59 @@ def test_a_round_to_which_nobody_gives_anything_asks_all_for_another_contributio
     assert tries == [1, 1, 2, 3, 4], "the second attempt was for round 2, and so was the third"
 
 
+@pytest.mark.parametrize("kind", ["parallelize", "replicate"])
+def test_a_site_whose_samples_follow_from_the_step_tries_the_ones_that_come_next(kind: str) -> None:
+    """As one of several workers does. It tried those of the round again, a hundred times, and ended by one bad
+    sample."""
+
+    def script(socket: Path) -> tuple[int, bool, list[list[int]]]:
+        torch.manual_seed(1)
+        module, read = torch.nn.Linear(2, 2), list[int]()
+        data = Recorded(read)
+        with Coordinator(socket, verbose=False, handle_signals=False) as coordinator:
+            if kind == "parallelize":
+                model = coordinator.parallelize(torch.nn.Sequential(module), loss=LOSS)
+                coordinator.register(model=model, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+            else:
+                model = coordinator.replicate(module)
+                coordinator.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+            loader = coordinator.loader(data, global_batch=4, micro_batch=2, seed=3, steps=3)
+            data.bad = loader.samples(1, 1)[0]
+            read.clear()
+            if kind == "parallelize":
+                reports = [model.step(batch) for batch in loader]
+                assert [report.step for report in reports] == [1, 1, 2, 3]
+                del read[:2]  # the micro-batch that is tried before the first step
+            else:
+                for inputs, targets in loader:
+                    LOSS(model(inputs), targets).backward()
+                    assert coordinator.step()
+            finite = bool(torch.isfinite(module.weight).all())
+            return coordinator.round, finite, [sorted(read[at : at + 4]) for at in range(0, len(read), 4)]
+
+    with LocalRun(sites=1) as run:
+        ((rounds, finite, read),) = run.together(script)
+    assert rounds == 3 and finite
+    assert len(read) == 4 and len(set(map(tuple, read))) == 4, "round 2 was computed twice, with other samples"
+
+
+LOSS = torch.nn.functional.cross_entropy
+
+
+class Recorded(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Points; one is `bad`, and `read` has the numbers of all that were asked for."""
+
+    def __init__(self, read: list[int]) -> None:
+        self.read, self.bad = read, -1
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.read.append(index)
+        return torch.full((2,), math.nan if index == self.bad else index / 64.0), torch.tensor(index % 2)
+
+
 def test_a_round_that_never_comes_to_anything_finite_ends_the_script_with_the_reason() -> None:
     def script(socket: Path) -> list[float]:
         with Line(socket) as line:

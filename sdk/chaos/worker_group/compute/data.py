@@ -141,6 +141,11 @@ class Loader:
             )
         self.part, self.parts = part, parts
 
+    def tries_others(self, vain: bool) -> None:
+        """The round of a step is over. In `vain`: nobody gave anything to it, so it is still to come. With the same
+        samples, which follow from the step, the same would come of it."""
+        self.passed_over += vain
+
     def batch_of(self, step: int) -> int:
         """Number of the global batch that a step has, after which data and random numbers go."""
         return step + self.passed_over
