@@ -56,6 +56,7 @@ def told(error: BaseException) -> str:
     """An error of the script, for those who did not see it: its kind, its text, and what it may lack."""
     kind = "SystemExit" if isinstance(error, SystemExit) else type(error).__name__
     text = f"{kind}: {error}" if str(error) else kind
+    text = text.encode("utf-8", "backslashreplace").decode()  # a name of a file may be no UTF-8, and a message is
     if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
         return f"{text[:3000]}; {LESS_MEMORY}"
     if lacks_files(error):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from chaos.errors import TooFewThreads
 from chaos.worker_group.exchange.lacks import begin, told
+from chaos_protocols.worker_group.messages import ScriptFailed, encode, from_worker
 
 
 def test_a_thread_that_is_refused_is_told_with_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +36,15 @@ def test_an_error_of_too_little_memory_is_told_with_what_needs_less() -> None:
     assert told(MemoryError()).startswith("MemoryError; too little memory")
     assert told(torch.OutOfMemoryError("CUDA out of memory. Tried")).count("too little memory") == 1
     assert told(KeyError("x")) == "KeyError: 'x'" and told(SystemExit(3)) == "SystemExit: 3"
+
+
+def test_an_error_whose_text_is_no_utf_8_is_told_to_the_others() -> None:
+    """Saying it failed, so the others took the worker for lost, and met the same error one after the other."""
+    name = os.fsdecode(b"caf\xe9.jpg")
+    said = told(ValueError(f"{name} is no picture"))
+    assert from_worker(encode(ScriptFailed(text=said))[4:]) == ScriptFailed(text=said)
+    assert said == "ValueError: caf\\udce9.jpg is no picture"
+    assert len(encode(ScriptFailed(text=told(ValueError(name * 2000))))) < 4200
 
 
 def test_an_error_of_too_many_open_files_is_told_with_how_many_there_may_be() -> None:
