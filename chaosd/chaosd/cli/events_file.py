@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -31,7 +32,7 @@ class EventsFile:
         """At once, for who follows the file."""
         if self._out is None:
             return
-        fields = {name: None if value != value else value for name, value in entry.fields.items()}  # JSON has no NaN
+        fields = {name: _for_json(value) for name, value in entry.fields.items()}
         line = {"at_s": round(entry.at_s, 6), "kind": entry.kind, "reason": entry.reason, **fields}
         try:
             self._out.write(json.dumps(line) + "\n")
@@ -46,6 +47,11 @@ class EventsFile:
             with contextlib.suppress(OSError):
                 self._out.close()
         self._out = None
+
+
+def _for_json(value: object) -> object:
+    """JSON has no NaN, and nothing that is infinite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _opened(path: Path) -> TextIO:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import os
 import signal
 import subprocess
@@ -215,6 +217,21 @@ def test_a_file_of_events_that_another_run_writes_is_refused_and_stays_as_it_is(
     several = [EventsFile(Path("/dev/null")) for _ in range(2)]
     for file in several:
         file.close()
+
+
+def test_a_number_that_is_none_is_null_in_the_file_of_events(tmp_path: Path) -> None:
+    """A loss that is infinite, of a step that was left out, made a line that is no JSON."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    path = tmp_path / "events.jsonl"
+    file = EventsFile(path)
+    fields = {"loss": math.inf, "norm": math.nan, "least": -math.inf, "step": 3, "seconds": {"noticing": 0.5}}
+    file.write(Happened(at_s=1.0, kind="step", reason="", fields=fields))
+    file.close()
+    found = json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+    assert [found[name] for name in fields] == [None, None, None, 3, {"noticing": 0.5}]
 
 
 def test_a_disk_that_becomes_full_ends_the_file_of_events_and_not_the_training(
