@@ -27,7 +27,8 @@ READ_SHARE = 0.1
 BEAT_INTERVAL_S = 0.1
 
 FIRST_LIMIT_S = 60.0
-"""For a kind of work that no worker has finished yet, and for the script's own code between two steps."""
+"""For a kind of work that no worker has finished yet, and for the script's own code: between two steps, and where its
+data set gives the samples of a micro-batch."""
 
 LONGER_THAN_EVER = 4.0
 """Work may take so many times as long as the longest of its kind so far."""
@@ -58,12 +59,13 @@ class Work(IntEnum):
     UPDATE = 6
     BUILDING = 7
     ENDED = 8
+    READING = 9
 
 
 UNTIMED = frozenset({Work.STARTING, Work.ENDED})
 """Before its hello and after its end a worker owes nobody progress: the process itself is watched."""
 
-RARE = frozenset({Work.OUTSIDE, Work.BUILDING})
+RARE = frozenset({Work.OUTSIDE, Work.BUILDING, Work.READING})
 """Kinds whose duration says nothing about the next one: they always have at least `FIRST_LIMIT_S`."""
 
 

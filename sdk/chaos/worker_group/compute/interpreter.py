@@ -113,8 +113,9 @@ class StepRun:
                 self._begin_before(event_of(self._task.me, instruction))
             match instruction:
                 case ForwardPass(g, first, last):
+                    began = self._read(g) if first == 0 or last == len(self._task.layers) else None
                     self._doing(Work.FORWARD)
-                    mark = self._computing.mark()
+                    mark = self._computing.mark() if began is None else began
                     self._forward(g, first, last)
                     self._computing.add(Work.FORWARD, g, mark)
                 case BackwardPass(g, first, last):
@@ -221,6 +222,14 @@ class StepRun:
                 self._task.device.moved(torch.zeros(boundary[0], dtype=boundary[1])) if gradient is None else gradient
             )
             self._values[Message(True, g, first)] = value
+
+    def _read(self, g: int) -> Any:
+        """Have the samples of a micro-batch, and give the mark before that: it is a part of the pass. But it is the
+        data set's own code, which may wait for a disk, and so no measure for passes."""
+        mark = self._computing.mark()
+        self._doing(Work.READING)
+        self._sample(g)
+        return mark
 
     def _sample(self, g: int) -> tuple[Any, Any]:
         if g not in self._samples:
