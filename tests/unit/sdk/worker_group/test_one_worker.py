@@ -15,13 +15,10 @@ from torch.utils.data import DataLoader
 from chaos import Coordinator
 from chaos.worker_group.chain.layers import chain
 from chaos.worker_group.compute.data import Loader, Permutation
-from chaos.worker_group.compute.interpreter import StepRun, Task
-from chaos.worker_group.compute.measuring import measure
 from chaos.worker_group.compute.seeding import seed_of, seeded
 from chaos.worker_group.exchange.line import GroupEnded
 from chaos.worker_group.session import Applied, stream_of_one
-from chaos_protocols.streams import ForwardPass, Message, Share, prove
-from chaos_protocols.worker_group.suspicion import Reading, Suspicion, Work
+from chaos_protocols.streams import Share, prove
 
 LOSS = torch.nn.functional.cross_entropy
 
@@ -113,48 +110,6 @@ def test_an_epoch_is_read_once_and_the_next_one_follows() -> None:
 
 def test_the_stream_of_one_worker_is_proved_like_any_other() -> None:
     prove({0: Share(first_layer=0, last_layer=4, stream=stream_of_one(4, 3))}, layers=4, micro_batches=3)
-
-
-@pytest.mark.parametrize("part", ["first", "last", "both"])
-def test_a_data_set_may_take_longer_for_one_sample_than_a_pass_ever_took(part: str) -> None:
-    """A file on a disk of the network that comes after two seconds was a worker that hangs in its forward pass."""
-    held = chain(list(make_model()))
-    for layer in held:
-        layer.train_with(make_optimizer)
-    loader = Loader(Points(), global_batch=8, micro_batch=4)
-    entering = measure(held, LOSS, loader).boundaries
-    last = len(held)
-    first, stop = {"first": (0, 1), "last": (last - 1, last), "both": (0, last)}[part]
-    words, suspicion, clock = [(Work.OUTSIDE, 0)], Suspicion(1.0), itertools.count()
-    read, suspected = list[int](), list[str]()
-
-    def doing(work: Work, peer: int = -1) -> None:
-        words.append((work, len(words)))
-        look()
-
-    def look() -> None:
-        work, count = words[-1]
-        reading = Reading(count=count, work=work, peer=-1, beat=0)
-        suspected.extend(each.reason for each in suspicion.observe(0.1 * next(clock), {0: reading}))
-
-    def slow(g: int) -> tuple[torch.Tensor, torch.Tensor]:
-        read.append(g)
-        for _ in range(30 if g == 1 else 1):  # of a tenth of a second
-            look()
-        value, target = loader.micro_batch(0, g)
-        return value, target
-
-    stream = tuple(ForwardPass(g, first, stop) for g in range(2))
-    task = Task(
-        share=Share(first_layer=first, last_layer=stop, stream=stream),
-        layers=held, loss=LOSS, boundaries=entering, me=0, groups=None, seed=1, micro_batches=2,
-    )  # fmt: skip
-    run = StepRun(task, 0, slow, doing)
-    if first:
-        run._values |= {Message(False, g, first): torch.zeros(entering[first][0]) for g in range(2)}
-    run.run()
-    assert read == [0, 1] and not suspected
-    assert [work for work, _ in words].count(Work.FORWARD) == 2
 
 
 def test_a_layer_that_is_dropped_and_comes_back_has_every_bit() -> None:
