@@ -82,9 +82,8 @@ class SitePlanner:
     def learn(self, factors: MeasuredFactors, hello: GroupHello, present: frozenset[int]) -> float:
         """What steps really take: plans are worked out by that from now on. Seconds of a step of the plan in force."""
         self._factors = factors
-        self._prepared = {
-            known: plan for known, plan in self._prepared.items() if not known.lost
-        }  # somebody comes: soon
+        prepared = self._prepared.copy()  # a thread may put something into it meanwhile
+        self._prepared = {known: plan for known, plan in prepared.items() if not known.lost}  # somebody comes: soon
         current = self._in_force
         if current is None:
             return 0.0

@@ -21,7 +21,7 @@ from chaos_protocols.worker_group.said import NOTHING, NotesSpec, Said
 from chaos_protocols.worker_group.suspicion import Work
 from chaos_protocols.worker_group.tags import Generation, Step, StepTag
 
-VERSION = 7
+VERSION = 8
 FRAME_BYTES_MAX = 64 << 20
 """An order for 65,536 passes of 10 instructions takes some 20 MiB."""
 
