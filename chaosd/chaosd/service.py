@@ -127,6 +127,17 @@ def launchd_agent(service: Service) -> bytes:
     return plistlib.dumps(values)
 
 
+def is_of(text: bytes, service: Service) -> bool:
+    """Whether a file that lies there was written for this site, or for the one that its configuration made before."""
+    config, told = service.command[-1], text.decode("utf-8", "replace")
+    if f"({service.site[:8]})" in told or f" {_quoted(config, dollar=True)}\n" in told:
+        return True
+    try:
+        return bool(plistlib.loads(text)["ProgramArguments"][-1] == config)
+    except Exception:  # whatever it is, it is no list of properties that was written here
+        return False
+
+
 def _command_line(words: Sequence[str]) -> str:
     """Raises ServiceError."""
     return " ".join(_quoted(word, dollar=True) for word in words)

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, ConfigOption, config_path, fail
-from chaosd.service import Service, ServiceError, launchd_agent, systemd_unit
+from chaosd.service import Service, ServiceError, is_of, launchd_agent, systemd_unit
+from chaosd.storage.durable import write_durably
 
 if TYPE_CHECKING:
     from chaosd.config.model import SiteConfig
 
 SYSTEM_FOLDER = Path("/etc/systemd/system")
 KINDS = ("systemd", "launchd")
+FILE_MODE = 0o644
 
 service_app = typer.Typer(no_args_is_help=True, help="Run this site's daemon under systemd or launchd.")
 
@@ -69,8 +71,9 @@ def install(
         return
     path, commands = _place(service, kind, system=system)
     try:
+        _demand_ours(path, service)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text)
+        write_durably(path, text, FILE_MODE)
     except OSError as error:
         hint = "; `--system` needs root (sudo), `--print` shows the file" if system else ""
         fail(f"{path} cannot be written: {error.strerror}{hint}", EXIT_FAILED)
@@ -118,6 +121,21 @@ def _service(config: Path | None, *, system: bool, user: str | None) -> Service:
         writable=[loaded.data_dir, *_folders_elsewhere(loaded, confined=system)],
         user=owner if system else "",
     )
+
+
+def _demand_ours(path: Path, service: Service) -> None:
+    """Ends the command where the file of that name is another site's: two may be called alike, as all are that were
+    made on one machine without a name, and that one would be started no more. Raises OSError."""
+    try:
+        there = path.read_bytes()
+    except FileNotFoundError:
+        return
+    if not is_of(there, service):
+        fail(
+            f"{path} is there already, and not of this site: give this site a name of its own (`name` in "
+            f"{service.command[-1]}), or remove that file first, if nothing needs it",
+            EXIT_FAILED,
+        )
 
 
 def _folders_elsewhere(loaded: SiteConfig, *, confined: bool) -> list[Path]:

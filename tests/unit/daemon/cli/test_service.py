@@ -96,6 +96,33 @@ def test_the_command_writes_the_users_unit_and_says_how_to_start_it(site: Path, 
     assert f'"{site}"' in path.read_text()
 
 
+@pytest.mark.parametrize("kind", ["systemd", "launchd"])
+def test_a_site_that_is_called_like_another_one_does_not_take_its_file(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Sites that are made without a name have that of the machine: both would be one service, the last one."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run("init", tmp_path / "other", "--name", "Cleveland  (clinic)", "--listen", "127.0.0.1:7401")
+    other = tmp_path / "other" / "chaosd.toml"
+    path = Path(run("service", "install", "--config", site, "--kind", kind).stdout.split()[1])
+    written = path.read_bytes()
+    refused = run("service", "install", "--config", other, "--kind", kind, code=1)
+    assert path.read_bytes() == written, "the first site's daemon would be started no more"
+    assert "not of this site" in refused.stderr and str(other) in refused.stderr
+    run("service", "install", "--config", site, "--kind", kind)
+    (site.parent / "data" / "site.key").unlink()
+    run("init", site.parent)
+    run("service", "install", "--config", site, "--kind", kind)  # another key in its place: it is the same service
+
+
+def test_a_unit_that_was_masked_is_not_written_into_nothing(site: Path, tmp_path: Path) -> None:
+    path = tmp_path / "config" / "systemd" / "user" / "chaosd-cleveland-clinic.service"
+    path.parent.mkdir(parents=True)
+    path.symlink_to("/dev/null")  # as `systemctl mask` does
+    assert "not of this site" in run("service", "install", "--config", site, code=1).stderr
+    assert path.is_symlink()
+
+
 def test_a_reload_is_asked_for_by_the_command_which_ends_no_daemon_that_starts_and_tells_a_mistake(
     site: Path,
 ) -> None:
