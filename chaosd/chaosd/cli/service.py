@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -102,13 +102,14 @@ def _service(config: Path | None, *, system: bool, user: str | None) -> Service:
         site = Identity.load(loaded.data_dir).site
     except (ConfigError, IdentityError) as error:
         fail(str(error), EXIT_USAGE)
-    owner = loaded.data_dir.owner()
+    uid = loaded.data_dir.stat().st_uid
+    owner = user_called(uid)
     if system and user not in (None, owner):
         raise ServiceError(
             f"{loaded.data_dir} belongs to {owner}, not to {user}: `chown -R {user} {loaded.data_dir}` first, since a "
             "key that others own is refused"
         )
-    if not system and owner != getpass.getuser():
+    if not system and uid != os.getuid():  # not LOGNAME, which `su` leaves as it was
         raise ServiceError(f"{loaded.data_dir} belongs to {owner}: run this as {owner}, or with --system as root")
     chaosd = [sys.executable, "-P", "-m", "chaosd"]  # -P: a file in its folder must not stand for a library's module
     return Service(
@@ -146,7 +147,7 @@ def _folders_elsewhere(loaded: SiteConfig, *, confined: bool) -> list[Path]:
     elsewhere = {field: folder for field, folder in named.items() if not folder.is_relative_to(loaded.data_dir)}
     for field, folder in elsewhere.items():
         if confined and not folder.is_dir():
-            owner = loaded.data_dir.owner()
+            owner = user_called(loaded.data_dir.stat().st_uid)
             raise ServiceError(
                 f"{field}: the folder {folder} is not there, and a service cannot make it: "
                 f"`install -d -m 700 -o {owner} {folder}` first"
@@ -163,7 +164,7 @@ def _place(service: Service, kind: str, *, system: bool) -> tuple[Path, list[lis
     folder = SYSTEM_FOLDER if system else _user_folder()
     commands = [["systemctl", *scope, "daemon-reload"], ["systemctl", *scope, "enable", "--now", service.label]]
     if not system:
-        commands.append(["loginctl", "enable-linger", service_user()])  # or it ends when its user logs out
+        commands.append(["loginctl", "enable-linger", user_called(os.getuid())])  # or it ends when its user logs out
     return folder / f"{service.label}.service", commands
 
 
@@ -172,9 +173,13 @@ def _user_folder() -> Path:
     return (Path(base) if base else Path.home() / ".config") / "systemd" / "user"
 
 
-def service_user() -> str:
-    """Whose service manager it is."""
-    return getpass.getuser()
+def user_called(uid: int) -> str:
+    """The name of a user; the number where the machine has no name for it, as containers and directories that are away
+    have none. systemd takes both."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _run(command: list[str]) -> None:

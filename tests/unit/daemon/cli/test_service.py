@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import plistlib
 import re
 import shutil
@@ -113,6 +114,18 @@ def test_a_site_that_is_called_like_another_one_does_not_take_its_file(
     (site.parent / "data" / "site.key").unlink()
     run("init", site.parent)
     run("service", "install", "--config", site, "--kind", kind)  # another key in its place: it is the same service
+
+
+def test_who_a_service_runs_as_is_asked_of_the_system_and_may_have_no_name(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "nobody")  # as `su` leaves it
+    assert "User=" not in run("service", "install", "--config", site, "--kind", "systemd", "--print").output
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])  # a container, or a directory that does not answer
+    text = run("service", "install", "--config", site, "--kind", "systemd", "--print", "--system", code=2).stderr
+    assert "temporary folder" in text, "it comes as far as to look where the data lies"
+    told = run("service", "install", "--config", site, "--kind", "systemd").output
+    assert f"loginctl enable-linger {os.getuid()}" in told
 
 
 def test_a_unit_that_was_masked_is_not_written_into_nothing(site: Path, tmp_path: Path) -> None:
