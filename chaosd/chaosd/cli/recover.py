@@ -130,7 +130,7 @@ def _has_lost_its_majority(status: Status, lost: LostMajority) -> bool:
 
 def _without(lost: LostMajority) -> Iterator[str]:
     """What an operator gives up, for whom, and how."""
-    from chaosd.cli.render import printable
+    from chaosd.cli.render import moment, printable
 
     for told in lost.heard:
         yield f"{printable(told)}."
@@ -141,9 +141,8 @@ def _without(lost: LostMajority) -> Iterator[str]:
         missing, names = len(lost.missing), printable(", ".join(lost.missing))
         yield OUTSIDE.format(missing=missing, voters=lost.voters, names=names)
         return
-    since = time.strftime("%H:%M", time.localtime(time.time() - lost.silent_s))
     yield LOST.format(
-        since=since,
+        since=moment(time.time() - lost.silent_s, "%H:%M"),
         started=", when this daemon was started" if lost.since_start else "",
         silent=f"{lost.silent_s:.0f} s",
         missing=len(lost.missing),

@@ -53,9 +53,15 @@ def rate_text(rate_bytes_per_s: float | None) -> str:
     return UNKNOWN if rate_bytes_per_s is None else f"{rate_bytes_per_s * 8 / 1e6:,.1f} Mbit/s"
 
 
+def moment(unix_s: float, form: str = "%H:%M:%S") -> str:
+    """The time of day here, after the date where that is not today's: a run lasts for weeks."""
+    at = datetime.fromtimestamp(unix_s)
+    return at.strftime(form if at.date() == datetime.now().date() else f"%Y-%m-%d {form}")
+
+
 def event_line(record: EventRecord) -> str:
     """One event on one line: time, kind, outcome, duration, epoch, round, subject, cause and reason."""
-    at = datetime.fromtimestamp(record.at_unix_s).strftime("%H:%M:%S.%f")[:-3]
+    at = moment(record.at_unix_s, "%H:%M:%S.%f")[:-3]
     duration = "" if record.duration_s is None else f"{record.duration_s:.3f} s"
     words = [printable(word) for word in (record.subject, record.cause, record.reason) if word]
     position = f"epoch {record.epoch:<4d} round {record.round:<6d}"

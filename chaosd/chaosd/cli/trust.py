@@ -6,7 +6,6 @@ import contextlib
 import re
 import shlex
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,7 +98,9 @@ def _beginning(text: str) -> str:
 
 
 def _knock(one: PendingSite) -> str:
-    first, last = (datetime.fromtimestamp(at).strftime("%H:%M:%S") for at in (one.first_unix_s, one.last_unix_s))
+    from chaosd.cli.render import moment
+
+    first, last = moment(one.first_unix_s), moment(one.last_unix_s)
     return f"{one.site}  knocked {one.times} times, first {first}, last {last}\n    {one.words}"
 
 
