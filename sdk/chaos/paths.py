@@ -44,11 +44,11 @@ def _config_path() -> Path | None:
         place = Path(named).expanduser()
         return place / CONFIG_NAME if place.is_dir() else place
     local = Path(CONFIG_NAME)
-    if local.is_file():
+    if os.path.isfile(local):
         return local
     lines = _read(Path(platformdirs.user_config_dir("chaosd", appauthor=False)) / SITES_NAME, SITES_BYTES_MAX)
     made = [Path(line) for line in lines.splitlines() if line.startswith("/")]
-    return next((path for path in reversed(made) if path.is_file()), None)
+    return next((path for path in reversed(made) if os.path.isfile(path)), None)  # Path.is_file raises without a right
 
 
 def _socket_of(config: Path) -> Path | None:

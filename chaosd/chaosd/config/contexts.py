@@ -41,9 +41,11 @@ def choose(config: Path | None) -> Choice:
     if named := os.environ.get(CONFIG_VARIABLE):
         return Choice(_file_of(Path(named).expanduser()))
     local = Path(CONFIG_FILE_NAME)
-    if local.is_file():
+    if os.path.isfile(local):
         return Choice(local)
-    there = [path for path in remembered() if path.is_file()]
+    # Not Path.is_file, which raises where a folder cannot be looked into: one former site of another user's, or on a
+    # disk that has failed, would be the end of every command.
+    there = [path for path in remembered() if os.path.isfile(path)]
     return Choice(there[-1], guessed=len(there) > 1) if there else Choice(None)
 
 

@@ -61,6 +61,18 @@ def made(folder: Path) -> Path:
     return folder / "chaosd.toml"
 
 
+@pytest.mark.parametrize("lost", ["x" * 300, "closed"])
+def test_a_former_site_that_cannot_be_looked_at_is_passed_over(tmp_path: Path, lost: str) -> None:
+    """Another user's folder, a disk that has failed: one line of the list must not be the end of every command."""
+    kept = made(tmp_path / "kept")
+    (tmp_path / "closed").mkdir()
+    contexts.remember(tmp_path / lost / "chaosd.toml")
+    (tmp_path / "closed").chmod(0)  # to root it is open all the same, and there is no file in it
+    assert len(remembered()) == 2
+    assert choose(None).path == kept
+    assert socket_path() == kept.parent / "data" / "worker.sock"
+
+
 def test_the_site_made_last_is_meant_and_that_is_said_where_there_are_others(tmp_path: Path) -> None:
     a = made(tmp_path / "a")
     assert choose(None) == contexts.Choice(a)
