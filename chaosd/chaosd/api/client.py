@@ -71,6 +71,14 @@ class SocketUnusableError(NoDaemonError):
         self.args = (f"the daemon's socket cannot be used: {why}",)
 
 
+class SilentDaemonError(NoDaemonError):
+    """Somebody listens at `path`, and does not get to answer: a further daemon could not be started there."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(path, why)
+        self.args = (f"the daemon at {path} does not answer ({why})",)
+
+
 class RequestRefusedError(Exception):
     """The daemon answered, and said no, in these words. `status`: that of HTTP, 0 for an answer not understood."""
 
@@ -259,7 +267,10 @@ class LocalClient:
             return connection, connection.getresponse()
         except TimeoutError as error:
             connection.close()
-            raise NoDaemonError(self.path, f"no answer within {timeout_s:g} s: stopped or overloaded") from error
+            raise SilentDaemonError(self.path, f"nothing within {timeout_s:g} s: stopped or overloaded") from error
+        except BlockingIOError as error:  # so many were given up before it that no further one may wait
+            connection.close()
+            raise SilentDaemonError(self.path, "too many wait for it already: stopped or overloaded") from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             if isinstance(error, OSError) and not isinstance(error, NOBODY_THERE):

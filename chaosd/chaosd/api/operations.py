@@ -21,6 +21,10 @@ from chaosd.driver import Driver
 from chaosd.storage.history import History, HistoryRecord
 
 FOLLOWER_QUEUE_MAX = 1000
+LINK_TIMEOUT_S = 60.0
+"""`chaosd link` answers after so long at the latest, however long a negotiation may take: whoever asks waits for twice
+as long at most, and would take the daemon for one that is stopped."""
+
 RECOVER_TIMEOUT_S = 60.0
 """`chaosd recover` answers after so long at the latest; whether it was carried out is in the events."""
 
@@ -63,7 +67,7 @@ class Operations:
             return _refused(error)
         return await self._ask(
             lambda request: LinkChangeRequested(request=request, other=other, add=add),
-            timeout_s=3 * self._config.settings.negotiation_timeout_s,
+            timeout_s=min(LINK_TIMEOUT_S, 3 * self._config.settings.negotiation_timeout_s),
         )
 
     async def leave(self, reason: str) -> Outcome:

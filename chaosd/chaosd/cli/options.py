@@ -21,6 +21,10 @@ Row = TypeVar("Row")
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_DAEMON = 1, 2, 3
 PANEL = "Which daemon"
+SILENT = (
+    "Its process is there: `ps -eo pid,stat,args | grep '[c]haosd'` shows a stopped one with T (`kill -CONT PID` has "
+    "it go on), one that waits for a disk with D. What was asked for may still be done then: `chaosd events` tells."
+)
 
 ConfigOption = Annotated[
     Path | None,
@@ -78,7 +82,13 @@ def selected(config: Path | None, data_dir: Path | None, api_socket: Path | None
 @contextmanager
 def daemon(config: Path | None, data_dir: Path | None, api_socket: Path | None) -> Iterator[LocalClient]:
     """A client of the selected daemon; what goes wrong with it becomes one clear line and an exit code."""
-    from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError, SocketUnusableError
+    from chaosd.api.client import (
+        LocalClient,
+        NoDaemonError,
+        RequestRefusedError,
+        SilentDaemonError,
+        SocketUnusableError,
+    )
 
     try:
         yield LocalClient(selected(config, data_dir, api_socket)[1])
@@ -86,6 +96,8 @@ def daemon(config: Path | None, data_dir: Path | None, api_socket: Path | None) 
         fail(str(error), EXIT_USAGE)
     except SocketUnusableError as error:
         fail(str(error), EXIT_NO_DAEMON)
+    except SilentDaemonError as error:
+        fail(f"{error}.\n{SILENT}", EXIT_NO_DAEMON)
     except NoDaemonError as error:
         path = choose(config).path
         start = "chaosd up" if path is None else f"chaosd start --config {shlex.quote(str(path))}"

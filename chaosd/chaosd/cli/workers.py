@@ -161,7 +161,8 @@ def _ask(of: int | None, route: str, body: dict[str, Any], what: str, *, as_json
     try:
         outcome = LocalClient(door).ask("POST", route, Outcome, body, timeout_s=CHANGE_TIMEOUT_S)
     except NoDaemonError as error:
-        fail(f"`chaosd run` does not answer: {str(error).removeprefix('no daemon answers ')}", EXIT_FAILED)
+        where = str(error).removeprefix("no daemon answers ").removeprefix("the daemon ")
+        fail(f"`chaosd run` does not answer: {where}", EXIT_FAILED)
     except RequestRefusedError as error:
         fail(f"`chaosd run` refused: {error}", EXIT_FAILED)
     tell(outcome, what, as_json=as_json)

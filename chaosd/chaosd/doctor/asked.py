@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.probe import SeenSite
-from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError, SilentDaemonError
 from chaosd.api.status import SeenHere, Status
-from chaosd.doctor.check import Check, Level
+from chaosd.doctor.check import SILENT_REMEDY, Check, Level
 from chaosd.site_names import ID
 
 ADMITS_ALL = "anyone may connect there (admission = open)"
@@ -21,7 +21,9 @@ def examine_peer(client: LocalClient, site: str) -> Iterator[Check]:
         status = client.status()
         told = client.seen(site)
     except NoDaemonError as error:
-        yield Check(name="daemon", level=Level.FAIL, found=str(error), remedy="start it: the daemon asks its neighbour")
+        silent = isinstance(error, SilentDaemonError)
+        remedy = SILENT_REMEDY if silent else "start it: the daemon asks its neighbour"
+        yield Check(name="daemon", level=Level.FAIL, found=str(error), remedy=remedy)
         return
     except RequestRefusedError as error:
         yield Check(

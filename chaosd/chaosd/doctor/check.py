@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+SILENT_REMEDY = "`ps` shows its process: T is stopped (`kill -CONT`), D waits for a disk; its log says what it did last"
+"""Of a daemon that is there, and does not get to answer."""
+
 
 class Level(Enum):
     OK = "ok"

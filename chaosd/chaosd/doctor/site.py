@@ -26,12 +26,18 @@ from pathlib import Path
 
 from chaos_protocols.wire.versions import SPOKEN
 from chaosd.addresses import split_address
-from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError, SocketUnusableError
+from chaosd.api.client import (
+    LocalClient,
+    NoDaemonError,
+    RequestRefusedError,
+    SilentDaemonError,
+    SocketUnusableError,
+)
 from chaosd.api.status import Status
 from chaosd.config.changes import read_changes, with_names
 from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
-from chaosd.doctor.check import Check, fail, ok, warn
+from chaosd.doctor.check import SILENT_REMEDY, Check, fail, ok, warn
 from chaosd.doctor.peers import check_peers
 from chaosd.identity import Identity, IdentityError
 from chaosd.os_errors import brief, remedy_of
@@ -146,6 +152,8 @@ def check_daemon(config: SiteConfig) -> Check:
         status = LocalClient(config.api_socket).status()
     except SocketUnusableError as error:
         return fail("daemon", str(error), "until then nobody can tell here whether one runs")
+    except SilentDaemonError as error:
+        return fail("daemon", str(error), SILENT_REMEDY)
     except NoDaemonError:
         return ok("daemon", f"none running at {config.api_socket}")
     except RequestRefusedError as error:

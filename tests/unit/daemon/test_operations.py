@@ -3,6 +3,7 @@ else."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 from tests.unit.protocols.one_site import B, C, roster_of
 
 from chaos_protocols import events
+from chaosd.api.client import CHANGE_TIMEOUT_S
 from chaosd.api.operations import Operations
-from chaosd.config.model import PeerConfig, SiteConfig
+from chaosd.config.model import FAILURE_TIMEOUT_MAX_S, PeerConfig, SiteConfig
 from chaosd.daemon import Daemon
 from chaosd.identity import Identity
 from chaosd.storage.history import History
@@ -84,3 +86,23 @@ async def test_a_link_is_changed_by_what_its_other_end_is_called_here(operations
     operations = operations_of(c="Basel")
     await operations.change_link("Basel", add=True)
     assert [one.other for one in operations.events] == [C]  # type: ignore[union-attr]
+
+
+async def test_a_change_of_a_link_is_answered_before_whoever_asks_takes_the_daemon_for_stopped(
+    operations_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the longest failure timeout a negotiation may take five minutes, and `chaosd link` waits for two."""
+    operations = operations_of()
+    patient = operations._config.model_copy(update={"failure_timeout_s": FAILURE_TIMEOUT_MAX_S})
+    monkeypatch.setattr(operations, "_config", patient)
+    monkeypatch.setattr(operations._driver, "feed", lambda event: None)  # nobody schedules
+    waited_s: list[float] = []
+
+    async def passes(answer: object, timeout_s: float) -> None:
+        waited_s.append(timeout_s)
+        raise TimeoutError
+
+    monkeypatch.setattr(asyncio, "wait_for", passes)
+    outcome = await operations.change_link(C, add=True)
+    assert not outcome.done and "the request goes on" in outcome.reason
+    assert waited_s[0] < CHANGE_TIMEOUT_S
