@@ -12,6 +12,7 @@ import typer
 
 from chaosd.cli.checkpoints import checkpoint_folder, checkpoints
 from chaosd.cli.options import ConfigOption, DataDirOption, config_path, fail
+from chaosd.log_format import marked
 from chaosd.os_errors import explain
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -48,10 +49,12 @@ def export(
     try:
         head = export_file(newest_in(folder or checkpoint_folder(config, data_dir), round_number), file)
     except CheckpointError as error:
-        fail(str(error), EXIT_FAILED)
+        fail(marked(str(error)), EXIT_FAILED)
     except OSError as error:
         fail(explain(error, error.filename or file), EXIT_FAILED)
-    typer.echo(f"{file}: the state of round {head.facts.round} of '{head.run}', {head.size_bytes:,} bytes, verified")
+    typer.echo(
+        f"{file}: the state of round {head.facts.round} of '{marked(head.run)}', {head.size_bytes:,} bytes, verified"
+    )
 
 
 @checkpoint_app.command("import")
@@ -81,7 +84,7 @@ def bring_in(
     except ConfigError as error:
         fail(str(error), EXIT_USAGE)
     except CheckpointError as error:
-        fail(f"{file}: {error}", EXIT_FAILED)
+        fail(marked(f"{file}: {error}"), EXIT_FAILED)  # it may name arrays of a file that came from elsewhere
     except OSError as error:
         fail(explain(error, error.filename or file), EXIT_FAILED)
     typer.echo(f"{target}: the state of round {facts.round} of run '{run}'; (re)start the daemon to have it offered")

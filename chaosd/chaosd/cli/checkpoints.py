@@ -5,6 +5,7 @@ Needs no daemon: this is for the time when there is none.
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,8 @@ import typer
 
 from chaosd.cli.options import ConfigOption, DataDirOption, JsonOption, config_path, echo_list, fail, selected
 from chaosd.config.file import CHECKPOINT_DIR_NAME, ConfigError, read_config_file
+from chaosd.log_format import marked
+from chaosd.os_errors import explain
 
 EXIT_DAMAGED, EXIT_USAGE = 1, 2
 
@@ -34,7 +37,11 @@ def checkpoints(
     place = folder or checkpoint_folder(config, data_dir)
     if not place.is_dir():
         fail(f"there is no folder {place}; checkpoints are written unless checkpoint = off", EXIT_DAMAGED)
-    rows = [_look(path, verify) for path in sorted(place.glob("*.safetensors"))]
+    try:
+        names = sorted(name for name in os.listdir(place) if name.endswith(".safetensors"))  # `glob` tells no refusal
+    except OSError as error:
+        fail(explain(error, place), EXIT_DAMAGED)
+    rows = [row for name in names if (row := _look(place / name, verify)) is not None]
     rows.sort(key=lambda row: (row["lineage"], row["round"]), reverse=True)
     echo_list(rows, _line, f"no checkpoints in {place}", as_json=json)
     if any(row["problem"] for row in rows):
@@ -53,7 +60,8 @@ def checkpoint_folder(config: Path | None, data_dir: Path | None) -> Path:
         fail(str(error), EXIT_USAGE)
 
 
-def _look(path: Path, verify: bool) -> dict[str, Any]:
+def _look(path: Path, verify: bool) -> dict[str, Any] | None:
+    """None: it is gone. A daemon that runs removes the oldest for each new one, while this reads for minutes."""
     from chaosd.storage.checkpoint_file import CheckpointError, read_head, verify_file
 
     row: dict[str, Any] = {
@@ -76,6 +84,8 @@ def _look(path: Path, verify: bool) -> dict[str, Any]:
                 file.seek(0)
                 verify_file(file)
                 row["verified"] = True
+    except FileNotFoundError:
+        return None
     except CheckpointError as error:
         row["problem"] = str(error)
     except OSError as error:
@@ -84,10 +94,12 @@ def _look(path: Path, verify: bool) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any]) -> str:
+    """The file may have come from another site, and what its header says with it."""
     if row["problem"]:
-        return f"{row['file']}: damaged: {row['problem']}"
+        return marked(f"{row['file']}: damaged: {row['problem']}")
     state = "verified" if row["verified"] else "not verified"
-    return f"round {row['round']:>8} of '{row['run']}'  {_age(row['age_s'])} old  {row['size_bytes']:,} bytes  {state}"
+    run = marked(row["run"])
+    return f"round {row['round']:>8} of '{run}'  {_age(row['age_s'])} old  {row['size_bytes']:,} bytes  {state}"
 
 
 def _age(age_s: float) -> str:

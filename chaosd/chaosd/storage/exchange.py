@@ -59,7 +59,7 @@ def export_file(source: Path, target: Path) -> Head:
 
 
 def newest_in(folder: Path, round_number: int | None) -> Path:
-    """The newest checkpoint (of that round). Raises CheckpointError where there is none."""
+    """The newest checkpoint (of that round). Raises CheckpointError where there is none, OSError."""
     known = [(head.facts, path) for path, head in _heads(folder) if round_number in (None, head.facts.round)]
     if not known:
         wanted = "no checkpoint" if round_number is None else f"no checkpoint of round {round_number}"
@@ -161,9 +161,13 @@ def _shapes(entries: dict[str, Entry]) -> dict[str, tuple[str, tuple[int, ...], 
 
 
 def _heads(folder: Path) -> list[tuple[Path, Head]]:
-    """Checkpoints of the folder that can be read, newest first."""
+    """Checkpoints of the folder that can be read, newest first; none where there is no folder. Raises OSError where it
+    cannot be looked into: nobody must be told that there are none."""
+    names: list[str] = []
+    with contextlib.suppress(FileNotFoundError):
+        names = sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))
     found = []
-    for path in sorted(folder.glob(f"*{SUFFIX}"))[-FILES_LOOKED_AT_MAX:]:
+    for path in [folder / name for name in names[-FILES_LOOKED_AT_MAX:]]:
         try:
             with path.open("rb") as file:
                 found.append((path, read_head(file)))
