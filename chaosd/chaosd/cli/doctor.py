@@ -35,7 +35,7 @@ def doctor(
     data_dir: DataDirOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check this site: versions, key, folder, disk, sockets, ports, clock, shared memory, limits, iperf3, every peer.
+    """Check this site: versions, key, folders, disk, sockets, ports, clock, shared memory, limits, iperf3, every peer.
 
     Each line is ok, warn or fail, with what to do. Changes nothing. Exit code 1 if a line is fail.
 

@@ -16,7 +16,6 @@ import os
 import platform
 import resource
 import shutil
-import socket
 import ssl
 import sys
 import tempfile
@@ -25,7 +24,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from chaos_protocols.wire.versions import SPOKEN
-from chaosd.addresses import split_address
 from chaosd.api.client import (
     LocalClient,
     NoDaemonError,
@@ -38,7 +36,9 @@ from chaosd.config.changes import read_changes, with_names
 from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.doctor.check import SILENT_REMEDY, Check, fail, ok, warn
+from chaosd.doctor.listening import why_not
 from chaosd.doctor.peers import check_peers
+from chaosd.doctor.places import check_checkpoints, check_page, check_sockets, check_token
 from chaosd.identity import Identity, IdentityError
 from chaosd.os_errors import brief, remedy_of
 from chaosd.storage.folders import folder_bytes
@@ -85,7 +85,11 @@ def examine(path: Path | None, data_dir: Path | None = None, *, peer_timeout_s: 
         lambda: check_data_dir(config.data_dir),
         lambda: check_disk(config.data_dir),
         lambda: check_daemon(config),
+        lambda: check_sockets(config),
         lambda: check_port(config.listen, pid),
+        lambda: check_page(config, pid),
+        lambda: check_token(config),
+        lambda: check_checkpoints(config),
         check_clock,
         check_shared_memory,
         lambda: check_file_limit(config),
@@ -167,17 +171,8 @@ def check_daemon(config: SiteConfig) -> Check:
 def check_port(listen: str, running_pid: int | None) -> Check:
     if running_pid is not None:
         return ok("port", f"{listen} is held by the daemon, pid {running_pid}")
-    host, port = split_address(listen)
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
-    except OSError as error:
-        return fail("port", f"{listen}: {error.strerror or error}", PORT_REMEDY)
+    if problem := why_not(listen):
+        return fail("port", f"{listen}: {problem}", PORT_REMEDY)
     return ok("port", f"{listen} is free")
 
 

@@ -67,7 +67,8 @@ def test_a_fresh_founding_site_has_no_failure(tmp_path: Path) -> None:
     checks = list(examine(path))
     assert [check for check in checks if check.level is Level.FAIL] == []
     assert [check.name for check in checks] == [
-        *("versions", "configuration", "key", "data_dir", "disk", "daemon", "port"),
+        *("versions", "configuration", "key", "data_dir", "disk", "daemon", "sockets", "port"),
+        *("page", "metrics", "checkpoints"),
         *("clock", "memory", "open files", "proxy", "iperf3", "workers", "peers"),
     ]
 
