@@ -42,6 +42,26 @@ def marked(text: str) -> str:
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
+def json_text(value: object, *, indent: int = 0, ascii_only: bool = False) -> str:
+    """A JSON document, in one line without `indent`. What a terminal would obey (JSON itself escapes but a part of that),
+    or a reader take for the end of a line, is escaped; with `ascii_only` all other letters, too."""
+    data = msgspec.json.encode(value)
+    text = (msgspec.json.format(data, indent=indent) if indent else data).decode()
+
+    if text.isprintable() and not ascii_only:
+        return text
+
+    def stays(one: str) -> bool:
+        return one == "\n" or (one.isprintable() and (one.isascii() or not ascii_only))
+
+    return "".join(one if stays(one) else _escaped(one) for one in text)
+
+
+def _escaped(character: str) -> str:
+    data = character.encode("utf-16-be")
+    return "".join(f"\\u{data[at]:02x}{data[at + 1]:02x}" for at in range(0, len(data), 2))
+
+
 class JsonLines(logging.Formatter):
     """One object a line: `at` (UTC), `level`, `logger`, `text`, fields of an entry, and a traceback where one is."""
 
@@ -56,7 +76,7 @@ class JsonLines(logging.Formatter):
         told.update(getattr(record, RECORD_ATTRIBUTE, {}))
         if record.exc_info:
             told["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(told).decode()
+        return json_text(told)
 
 
 def formatter(log_format: str) -> logging.Formatter:

@@ -48,9 +48,11 @@ def main() -> None:
 
 
 def _say_what_can_be_said() -> None:
-    """A name has a letter that the locale of this shell lacks: it is shown as a question mark, and ends no command."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
-        sys.stdout.reconfigure(errors="replace")
+    """A name has a letter that the locale of this shell lacks: it is shown as a question mark, and ends no command. Nor
+    does a path whose bytes are no text in UTF-8: they are written as they are."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        utf_8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
+        sys.stdout.reconfigure(errors="surrogateescape" if utf_8 else "replace")
 
 
 def _told(error: Exception) -> int:

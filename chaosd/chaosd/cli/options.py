@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -112,11 +114,13 @@ def daemon(config: Path | None, data_dir: Path | None, api_socket: Path | None) 
         fail(f"the daemon refused: {error}", EXIT_FAILED)
 
 
-def echo_json(value: object) -> None:
-    """One JSON document on one line of stdout."""
-    import msgspec
+def echo_json(value: object, *, indent: int = 0) -> None:
+    """One JSON document on one line of stdout (`indent`: on several). JSON is UTF-8 whatever the locale: where that has
+    other bytes for a letter, or none, it is escaped."""
+    from chaosd.log_format import json_text
 
-    typer.echo(msgspec.json.encode(value).decode())
+    other = codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8"
+    typer.echo(json_text(value, indent=indent, ascii_only=other))
 
 
 def echo_list(found: Sequence[Row], line: Callable[[Row], str], nothing: str, *, as_json: bool) -> None:

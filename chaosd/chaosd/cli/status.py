@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon
+from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, echo_json
 from chaosd.cli.watching import watch
 
 WATCH_INTERVAL_S = 0.5
@@ -31,9 +31,7 @@ def status(
     """
     with daemon(config, data_dir, api_socket) as client:
         if json and not watching:
-            import msgspec
-
-            typer.echo(msgspec.json.format(msgspec.json.encode(client.status()), indent=2).decode())
+            echo_json(client.status(), indent=2)
             return
         from chaosd.cli.render import render_status
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-import typer
+from chaosd.cli.options import echo_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,10 +25,8 @@ def watch(
 
 
 def _tell_lines(look: Callable[[], Seen | None], _: object, every_s: float) -> None:
-    import msgspec
-
     while (seen := look()) is not None:
-        typer.echo(msgspec.json.encode(seen).decode())
+        echo_json(seen)
         time.sleep(every_s)
 
 

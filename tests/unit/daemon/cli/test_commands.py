@@ -105,6 +105,19 @@ def test_names_of_other_sites_cannot_command_the_terminal(run: Run, tmp_path: Pa
     assert "evil[bold]" in shown
 
 
+def test_json_of_what_other_sites_say_cannot_command_the_terminal_and_stays_the_same(run: Run, tmp_path: Path) -> None:
+    """JSON escapes nothing beyond the first 32 characters: an 8-bit CSI, marks that turn text round, line ends."""
+    evil = "Klinik Süd \x9b2J\x7f\u202e\u2028\u0085\U000e0001 \U0001f3e5 \x1b"
+    control = FakeControl(records=1)
+    control.current = sample_status(name=evil)
+    control.history[0] = msgspec.structs.replace(control.history[0], reason=evil)
+    with served(tmp_path / "api.sock", control):
+        status = run("status", "--json", "--data-dir", tmp_path).output
+        (event,) = run("events", "--json", "--data-dir", tmp_path).output.splitlines()
+    assert json.loads(status)["name"] == json.loads(event)["reason"] == evil
+    assert "Klinik Süd" in status and (status + event).replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize("words", [["link", "add", "beta"], ["leave"], ["recover", "--anew"]])
 @pytest.mark.parametrize("done", [False, True])
 def test_what_other_sites_answer_cannot_command_the_terminal(
