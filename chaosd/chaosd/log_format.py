@@ -43,8 +43,8 @@ def marked(text: str) -> str:
 
 
 def json_text(value: object, *, indent: int = 0, ascii_only: bool = False) -> str:
-    """A JSON document, in one line without `indent`. What a terminal would obey (JSON itself escapes but a part of that),
-    or a reader take for the end of a line, is escaped; with `ascii_only` all other letters, too."""
+    """A JSON document, in one line without `indent`. What a terminal would obey (JSON itself escapes part of it), or a
+    reader take for the end of a line, is escaped; with `ascii_only` all other letters, too."""
     data = msgspec.json.encode(value)
     text = (msgspec.json.format(data, indent=indent) if indent else data).decode()
 

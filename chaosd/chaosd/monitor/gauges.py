@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import psutil
@@ -59,7 +59,7 @@ KINDS = {
     "link_rate_bytes_per_second": Figure("Rate of each link of this site, as measured when it came", ("neighbour",)),
     "link_bulk_bytes": Figure("Bulk bytes over each link of this site", ("neighbour", "direction"), counter=True),
     "link_retransmitted_segments": Figure(
-        "TCP segments sent again, by the connections of each link that stand", ("neighbour",), counter=True
+        "TCP segments sent again on each link, as seen when somebody asks", ("neighbour",), counter=True
     ),
     "link_queued_bytes": Figure("Waiting to be sent on each link of this site", ("neighbour",)),
     "send_limit_bytes_per_second": Figure(
@@ -79,12 +79,31 @@ KINDS = {
 """Names without `chaosd_`, and for counters without `_total`."""
 
 
+class Growing:
+    """Sums over connections, of which each begins at 0 and ends: told without the falls. To Prometheus a counter that
+    falls began anew at 0, so that all that is left of it counts as growth."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, int]] = {}
+        """By name: the sum, and what it had more before it fell."""
+
+    def told(self, sums: Mapping[str, int]) -> dict[str, int]:
+        """The counters of those that are there now; of all others nothing is kept."""
+        seen = {}
+        for name, now in sums.items():
+            last, ended = self._seen.get(name, (0, 0))
+            seen[name] = now, ended + max(0, last - now)
+        self._seen = seen
+        return {name: now + ended for name, (now, ended) in seen.items()}
+
+
 class Gauges(Collector):
     """See the module."""
 
     def __init__(self, driver: Driver, config: SiteConfig, release: str) -> None:
         self._driver, self._config, self._release = driver, config, release
         self._process = psutil.Process()
+        self._retransmitted = Growing()
 
     def describe(self) -> Iterable[Metric]:
         """All families, empty: what the registry asks at the beginning."""
@@ -135,14 +154,16 @@ class Gauges(Collector):
 
     def _links(self) -> Iterator[Sample]:
         machine = self._driver.machine
-        for link in self._driver.transport.links()[:LINKS_TOLD_MAX]:
+        links = self._driver.transport.links()[:LINKS_TOLD_MAX]
+        retransmitted = self._retransmitted.told({str(link.site): link.retransmitted_segments for link in links})
+        for link in links:
             site = str(link.site)
             neighbour = machine.links.neighbours.get(link.site)
             if neighbour is not None and neighbour.rtt_s is not None:
                 yield "link_rtt_seconds", [site], neighbour.rtt_s
             yield "link_bulk_bytes", [site, "sent"], link.bulk_bytes_sent
             yield "link_bulk_bytes", [site, "received"], link.bulk_bytes_received
-            yield "link_retransmitted_segments", [site], link.retransmitted_segments
+            yield "link_retransmitted_segments", [site], retransmitted[site]
             yield "link_queued_bytes", [site], link.queued_bytes
         if limit := self._driver.transport.send_limit.rate_bytes_per_s:
             yield "send_limit_bytes_per_second", [], limit

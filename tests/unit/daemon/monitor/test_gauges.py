@@ -6,6 +6,7 @@ import json
 import re
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,3 +86,22 @@ def test_the_panels_of_the_dashboard_have_ids_of_their_own_and_do_not_overlap() 
         }
         assert not cells & taken, panel["title"]
         taken |= cells
+
+
+def test_segments_that_were_sent_again_are_no_fewer_when_one_of_the_connections_is_made_anew() -> None:
+    """A fall to 30,000 is to Prometheus a counter that began at 0 and has grown by 30,000 since: a false alarm."""
+    link = SimpleNamespace(site="b" * 32, bulk_bytes_sent=0, bulk_bytes_received=0, queued_bytes=0)
+    machine = SimpleNamespace(links=SimpleNamespace(neighbours={}), roster=SimpleNamespace(links=()), site="a" * 32)
+    here = [link]
+    transport = SimpleNamespace(links=lambda: here, send_limit=SimpleNamespace(rate_bytes_per_s=0.0))
+    gauges = Gauges(SimpleNamespace(machine=machine, transport=transport), None, "0")  # type: ignore[arg-type]
+    told = []
+    for link.retransmitted_segments in (40_000, 30_000, 30_005, 0, 7):  # of four connections; of three; of a new link
+        told += [value for name, _, value in gauges._links() if name == "link_retransmitted_segments"]
+    assert told == [40_000, 40_000, 40_005, 40_005, 40_012]
+    here.clear()
+    assert list(gauges._links()) == []
+    here.append(link)
+    assert [value for name, _, value in gauges._links() if name == "link_retransmitted_segments"] == [7], (
+        "kept of nobody"
+    )
