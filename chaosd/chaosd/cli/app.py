@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from typing import Annotated
 
 import typer
@@ -53,6 +54,7 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def chaosd(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="The same as `chaosd version`.")
     ] = False,
@@ -71,6 +73,8 @@ def chaosd(
 
     Exit codes: 0 done, 1 refused or failed, 2 wrong configuration or usage, 3 no daemon running.
     """
+    if os.environ.get("NO_COLOR"):  # tables heed it by themselves
+        context.color = False
 
 
 COMMANDS = (

@@ -6,8 +6,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from chaos_lab.children import free_port
+from chaosd.cli.app import app
 from chaosd.config.model import SiteConfig, load_config
 from chaosd.doctor.check import Check, Level
 from chaosd.doctor.places import check_checkpoints, check_page, check_sockets, check_token
@@ -79,3 +81,13 @@ metrics_token_file = "token"
         found: dict[str, Check] = {check.name: check for check in examine(tmp_path / "chaosd.toml")}
     assert [found[name].level for name in ("page", "sockets")] == [Level.FAIL] * 2
     assert [found[name].level for name in ("checkpoints", "metrics")] == [Level.WARN] * 2
+
+
+@pytest.mark.parametrize("wish", ["", "1"])
+def test_the_colours_of_a_terminal_are_left_out_where_its_user_wants_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wish: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", wish)
+    (tmp_path / "chaosd.toml").write_text("unknown = 1\n")
+    told = CliRunner().invoke(app, ["doctor", "--config", str(tmp_path)], color=True).output
+    assert "fail" in told and ("\x1b[" in told) == (not wish)
