@@ -359,7 +359,8 @@ def test_a_scheduler_is_done_with_all_that_is_over_before_a_message_comes_once_m
         replayed=lambda node, before, out: judged.append(out),
     )
     world = SimpleNamespace(oracles=oracles, now_s=0.0, drift_s=lambda site: 0.0)
-    machine = SimpleNamespace(handle=lambda event, now_s: [due.pop()] if due else [])
+    leads = SimpleNamespace(leading=True)
+    machine = SimpleNamespace(handle=lambda event, now_s: [due.pop()] if due else [], scheduler=leads)
     node: Any = SimpleNamespace(alive=True, stopped=False, site="a", machine=machine, world=world, _generation=1)
     node.handle = lambda event: machine.handle(event, 0.0)
     replay(node, SimpleNamespace(neighbour="b"))

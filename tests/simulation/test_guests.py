@@ -22,12 +22,12 @@ WORD = SimpleNamespace(envelope=SimpleNamespace(event_id=LIE, source="00guest", 
 
 
 class _Site:
-    """Has `left` things to do, one an event, whatever the event is; a word of a guest does `harm` beside."""
+    """Leads, and has `left` things to do, one an event, whatever the event is; a word of a guest does `harm` beside."""
 
     def __init__(self, left: int, harm: int) -> None:
         self.left, self.harm, self.harmed = left, harm, 0
         self.site, self.name, self.stopped, self._generation = "05e", "e", False, 0
-        self.machine = object()
+        self.machine: Any = SimpleNamespace(scheduler=SimpleNamespace(leading=True))
         self.world = SimpleNamespace(oracles=SimpleNamespace(fail=self._fail))
 
     def handle(self, event: Any) -> None:
@@ -69,13 +69,15 @@ def test_a_joiner_to_whom_the_only_way_was_a_guests_own_link_is_lost_with_that(
     joiner, roster = SiteId("02b"), SimpleNamespace(record=lambda _: None)
     ways = lambda: {joiner} if way_is_left or not site.harmed else set()  # noqa: E731
     running = {"join": SimpleNamespace(joiner=joiner), "leave": SimpleNamespace()}
-    site.machine = SimpleNamespace(reachable=ways, roster=roster, scheduler=SimpleNamespace(negotiations=running))
+    site.machine = SimpleNamespace(
+        reachable=ways, roster=roster, scheduler=SimpleNamespace(negotiations=running, leading=True)
+    )
 
     def belief(*_: Any) -> tuple[Any, ...]:
         left = [one for one in running if one != "join" or not site.harmed]
         between = (None,) * (PENDING - NEGOTIATIONS - 1)
-        waits = tuple(left) if waits_for_its_turn else ()
-        return (*(None,) * NEGOTIATIONS, tuple((one, "") for one in left), *between, (waits, True))
+        waits = frozenset(left if waits_for_its_turn else ())
+        return (*(None,) * NEGOTIATIONS, dict.fromkeys(left, ""), *between, (waits, True))
 
     monkeypatch.setattr(guests, "believed", belief)
     down = LinkStateAdvertisement(neighbour=joiner, incarnation=1, up=False, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")

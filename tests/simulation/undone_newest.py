@@ -159,7 +159,7 @@ NEWEST = (
     Undone(
         row=118,
         patches=(
-            Patch("chaos_protocols.links.network:Network.name_runs", "roster.record(site) is not None]", "True]"),
+            Patch("chaos_protocols.links.network:Network.name_runs", "if roster.record(site) is not None", "if True"),
         ),
         test="test_naming:"
         "test_a_newcomer_goes_on_naming_the_run_with_its_first_roster_whoever_else_was_said_to_speak_less",

@@ -234,8 +234,8 @@ PRESENT = (
         patches=(
             Patch(
                 "chaos_protocols.scheduler.restore_awaited:AwaitedSites._departed",
-                'gone.cause == "banned"',
-                'gone.cause != "failed"',
+                'gone.cause != "banned"',
+                'gone.cause == "failed"',
             ),
         ),
         test="test_leaver_with_the_state:test_those_that_stay_wait_for_what_a_leaver_alone_has",

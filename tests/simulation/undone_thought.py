@@ -74,7 +74,7 @@ THOUGHT = (
         row=168,
         patches=(
             Patch(
-                "chaos_protocols.scheduler.restore_awaited:AwaitedSites._departed", "or gone.site in banned", "or False"
+                "chaos_protocols.scheduler.restore_awaited:AwaitedSites._departed", "and gone.site not in banned", ""
             ),
         ),
         test="test_bans:test_whom_most_members_want_out_is_not_let_in_for_its_state",

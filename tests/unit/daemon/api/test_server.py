@@ -215,7 +215,7 @@ def test_a_daemon_that_is_stuck_is_told_from_one_that_is_not_there(path: Path) -
     with socket.socket(socket.AF_UNIX) as stuck:
         stuck.bind(str(path))
         stuck.listen()
-        with pytest.raises(NoDaemonError, match=r"no answer within 0\.05 s"):
+        with pytest.raises(NoDaemonError, match=r"does not answer \(nothing within 0\.05 s"):
             LocalClient(path).ask("GET", "/v1/status", Outcome, timeout_s=0.05)
 
 
