@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.simulator import guests
+from tests.simulator.faults import Trial, run_trial
 from tests.simulator.lies import LIE, MADE_UP
 from tests.simulator.oracles_boundary import NEGOTIATIONS, PENDING
 from tests.simulator.violation import Violation
@@ -127,3 +128,8 @@ def envelope(event_id: str, *, source: str) -> Envelope:
         signature=b"",
         message=Goodbye(reason="so it says"),
     )
+
+
+def test_a_claim_that_was_lost_on_its_way_is_no_old_one_when_it_comes() -> None:
+    """It was taken for one that had come before, and asking for its proof was an act on an old word."""
+    run_trial(Trial(seed=9459973, sites=3))

@@ -83,6 +83,7 @@ def hear(node: Node, event: Any) -> None:
         guest = SiteId("")  # the site that it names as its source is none
     if event.envelope.event_id == CLAIM:
         if not _knows_better(node, event):
+            node.world.never_came(event.envelope)
             return  # lost on its way
         # Who is of the run says itself when it was started, and with which key.
         with_key = node.machine.link_keys.said_with(event.neighbour, event.envelope)
