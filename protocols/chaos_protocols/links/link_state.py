@@ -140,7 +140,7 @@ class LinkStateTable:
         self._agreed_keys: set[LinkKey] = set()
         self._near: dict[SiteId, list[SiteId]] = {}
         self._hops: dict[tuple[tuple[SiteId, ...], tuple[SiteId, ...] | None], _Ways] = {}
-        """By the neighbours, and those of them whose ways go first."""
+        """By the neighbours, and those of them that are believed, see `_believed`."""
         self._is_of_run: Callable[[SiteId], bool] | None = None
 
     def believe(self, is_of_run: Callable[[SiteId], bool]) -> None:
