@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,10 +105,14 @@ def replicas(given: dict[str, Any], coordinator: Coordinator, told: Told) -> Non
 
 
 def ordinary(given: dict[str, Any], coordinator: Coordinator, told: Told) -> None:
+    """`hold`: the round to which it gives nothing before this file is there."""
     model = told.model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
     coordinator.register(model=model, optimizer=optimizer, sync=mode(given), rounds_per_epoch=3)
+    held_round, file = given["hold"]
     while not told.ends():
+        while coordinator.round + 1 == held_round and not os.path.exists(file):
+            time.sleep(0.01)
         ordinary_training.backward(model, coordinator.steps + 1, given["seed"])
         coordinator.report(loss=float(given["seed"]))
         coordinator.step(samples=GLOBAL_BATCH)
@@ -115,7 +120,7 @@ def ordinary(given: dict[str, Any], coordinator: Coordinator, told: Told) -> Non
 
 def _loader(coordinator: Coordinator, given: dict[str, Any]) -> Any:
     return coordinator.loader(
-        Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=given["seed"], steps=given["steps"]
+        Points(), global_batch=GLOBAL_BATCH, micro_batch=given["micro_batch"], seed=given["seed"], steps=given["steps"]
     )
 
 
@@ -123,7 +128,8 @@ KINDS = {"stages": stages, "replicas": replicas, "ordinary": ordinary}
 
 
 def train(kind: str, *, told: str, standalone: bool = True, logged: str = "", **more: Any) -> None:
-    given = {"steps": 20, "seed": 7, "rule": "", "wants": 4, "every": 0, **more}
+    given = {"steps": 20, "seed": 7, "rule": "", "wants": 4, "every": 0, "hold": (0, ""), "micro_batch": MICRO_BATCH}
+    given.update(more)
     with Coordinator(standalone=standalone, handle_signals=False, verbose=False) as coordinator:
         if logged:
             coordinator.log_to(lambda: WrittenLines(logged))

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from tests.integration import noted_training
+from tests.integration.site_training import GLOBAL_BATCH, MICRO_BATCH
 from tests.integration.test_institutions import ended, sites
 from tests.rigs.site import Site
 from tests.rigs.warm import Forked
 from tests.rigs.worker_group import Ran, launch, train
 
 from chaos_planner.pipelines.plans.layout import Policy
+from chaosd.worker_group.controller import Controller
+from chaosd.worker_group.history import Happened
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -125,9 +128,16 @@ async def test_all_sites_hear_the_same_and_end_in_the_same_round(tmp_path: Path,
         process = await asyncio.to_thread(ordinary, one, seed=11)
         ran, told = await group(many, kind, given={"wants": WANTS + 2}, faults=faults)
         await ended(process)
+    assert len(ran.struck) == bool(faults)
+    check_both(ran, told, kind, one, SHAPES[kind]["dp"] * SHAPES[kind]["pp"] - len(ran.struck))
+
+
+def check_both(ran: Ran, told: Heard, kind: str, one: Site, to_the_end: int) -> None:
+    """The site of one process wants to end with the round `WANTS`, the other one two later: all heard the same, and so
+    many workers heard of the last round."""
     last, (other,) = WANTS + 3, heard(one.folder / "told").values()
-    assert max(other) == last and len(ran.struck) == bool(faults)
-    assert sum(last in rounds for rounds in told.values()) == SHAPES[kind]["dp"] * SHAPES[kind]["pp"] - len(ran.struck)
+    assert max(other) == last
+    assert sum(last in rounds for rounds in told.values()) == to_the_end
     own = losses(ran)
     for process_told in (other, *told.values()):
         for round, entry in process_told.items():
@@ -135,6 +145,32 @@ async def test_all_sites_hear_the_same_and_end_in_the_same_round(tmp_path: Path,
             loss = own.get(round if kind == "replicas" else round - 1)
             if loss is not None:
                 assert entry[1] == {"loss": pytest.approx((loss + 11) / 2, rel=1e-12)}, "both have one weight"
+
+
+@pytest.mark.parametrize("round", [4, WANTS + 3], ids=["amid", "last"])
+@pytest.mark.parametrize("kind", ["stages", "replicas"])
+async def test_who_waits_for_a_result_when_a_worker_dies_hears_of_its_round_as_ever(
+    tmp_path: Path, kind: str, round: int
+) -> None:
+    """The result comes when the next plan is in force, and its workers hold: their scripts were told nothing of that
+    round, so that no loss was reported with the next one, and after the last one they trained on by themselves."""
+    file = tmp_path / "a plan without it is in force"
+
+    def watch(controller: Controller, entry: Happened) -> None:
+        if entry.kind == "training" and entry.fields["generation"] == 2:
+            file.touch()
+
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(ordinary, one, seed=11, hold=(round, str(file)))
+        alike = {} if kind == "stages" else {"dp": 2, "spares": 1}  # each replica gets one micro-batch of a step
+        given = {"wants": WANTS + 2, "micro_batch": GLOBAL_BATCH // 2 if alike else MICRO_BATCH}
+        ran, told = await group(many, kind, given=given, faults=f"1:{round - 1}:reduced", watch=watch, **alike)
+        await ended(process)
+    assert file.exists() and len(ran.struck) == 1
+    living = 3 if kind == "stages" else 2
+    check_both(ran, told, kind, one, living - (kind == "replicas" and round > WANTS))  # the spare came for nothing
+    assert all(list(rounds) == list(range(min(rounds), max(rounds) + 1)) for rounds in told.values()), "no round is left out"
 
 
 @pytest.mark.parametrize("kind", ["stages", "replicas"])

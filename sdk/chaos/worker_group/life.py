@@ -87,6 +87,8 @@ class InGroup(ABC):
         self._installed = False
         """A plan is executed here."""
         self._run: Computed | None = None
+        self._unheard: Applied | None = None
+        """A step that was applied while this worker held: its script has still to hear of it."""
 
     @property
     def generation(self) -> int:
@@ -170,13 +172,16 @@ class InGroup(ABC):
 
     def _held(self) -> Applied | None:
         """While nothing is to be computed: results are applied, a state is written or taken, until `Compute`, or until
-        the training is complete by what others have done."""
+        the training is complete by what others have done. The last step that was applied here is given back."""
         while self._holds:
             if self._tag.step >= self._rounds.after(self._training.loader.steps) and not self._part:
                 return Applied(step=self._tag.step, loss=math.nan, norm=math.nan)
             self.line.doing(Work.WAITING)
-            self._obey(self.line.take(*AT_A_GATE))
-        return None
+            commit = self._obey(self.line.take(*AT_A_GATE))
+            if commit is not None:
+                self._unheard = Applied(step=commit.after, loss=commit.loss, norm=commit.norm)
+        applied, self._unheard = self._unheard, None
+        return applied
 
     def _obey(self, order: CommitStep | Compute | WriteState | TakeState | MeasureResult) -> CommitStep | None:
         """Do what is ordered of a worker that stands still; a commit that was carried out is returned."""
@@ -199,7 +204,7 @@ class InGroup(ABC):
                 line.send(StateWritten(generation=line.generation, step=step))
             case TakeState():
                 memory.load(self._training.parts, self._rounds.round_of(order.step))
-                self._run, self._holds, self._part = None, True, False
+                self._run, self._unheard, self._holds, self._part = None, None, True, False
                 self._training.notes.forget()  # who came later has heard nothing either
                 self._tag = StepTag(generation=line.generation, step=order.step, phase=StepPhase.COMPUTE)
                 line.send(StateTaken(generation=line.generation, step=order.step))

@@ -253,11 +253,13 @@ class ReplicaTogether(InGroup):
             self.line.leave()
 
     def _settle(self) -> None:
-        """Until it is known whether a step counts that was given when a worker was lost: the script is to hear after
-        the same step as at other workers that all end."""
-        while self._tag.phase is StepPhase.REDUCED and not self._installed:
+        """Until it is known whether a step counts that was given when a worker was lost, under the next plan too: the
+        script is to hear of it, and that all end, after the same step as at other workers."""
+        given, step = self._tag.phase is StepPhase.REDUCED, self._tag.step
+        while given and self._tag.step == step and (self._holds or not self._installed):
             try:
-                self._over = self._install() is not None and self._all_end
+                applied = self._held() if self._installed else self._install()
+                self._over = applied is not None and self._all_end
             except (GenerationEnded, GroupFailed) as error:
                 self._interrupted(error)
 
@@ -292,8 +294,12 @@ class ReplicaTogether(InGroup):
             if (not self._installed or self.line.halted()) and self._install() is not None:
                 self._over = self._all_end
                 continue
-            if self._held() is not None or self._tag.step >= self._rounds.after(self._training.loader.steps):
+            held = self._held()
+            if self._tag.step >= self._rounds.after(self._training.loader.steps):
                 return False
+            if held is not None and self._all_end:
+                self._over = True
+                continue
             self.line.check()
             if self._rounds.computes(self._tag.step):
                 return True
