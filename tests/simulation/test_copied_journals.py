@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from tests.simulator.faults import not_live
+from tests.simulator.faults import Trial, not_live, run_trial
 from tests.simulator.oracles_agreement import AgreementOracle, Promises
 from tests.simulator.oracles_given import GivenParts
 from tests.simulator.piecewise import Given
@@ -40,6 +40,8 @@ class _Run:
     def __init__(self) -> None:
         self.nodes = {site: SimpleNamespace(site=site, name=site, disk=_Disk()) for site in VOTERS}
         nodes: Any = self.nodes
+        self.voter_before: tuple[SiteId, ...] = ()
+        """Before entry 1."""
         self.oracle = AgreementOracle(self._fail, self._end, nodes, lambda *_: None)
 
     def copy(self, site: SiteId) -> Any:
@@ -83,10 +85,11 @@ class _Run:
     def _core(self, disk: _Disk, *, term: int) -> Any:
         known = {entry.index: entry for entry in disk.entries}
         everybody = Configuration(voters=VOTERS, learners=())
+        former = [Configuration(voters=self.voter_before, learners=())] if self.voter_before else []
         log = SimpleNamespace(
             base_index=0,
             configuration=everybody,
-            configurations_since=lambda _: [everybody],
+            configurations_since=lambda index: [everybody] if index else [*former, everybody],
             entries=lambda first, stop: [known[index] for index in range(first, stop)],
             term_at=lambda index: known[index].term if index in known else None,
         )
@@ -210,6 +213,22 @@ def test_a_copied_journal_makes_no_majority_by_itself() -> None:
     older = run.copy(A)
     with pytest.raises(Violation, match="counts entry 1 as committed"):
         run.commits(1, older)
+
+
+def test_a_majority_of_former_voters_commits_nothing() -> None:
+    """Who starts anew looks at its log from its beginning, where it may have been the only voter."""
+    run = _Run()
+    run.oracle.last, run.voter_before = 1, (C,)
+    older = run.copy(A)
+    entries = [LogEntry(index=index, term=1, command=b"", configuration=None) for index in (1, 2)]
+    older.disk.entries, run.nodes[C].disk.entries = list(entries), list(entries)
+    run.oracle._committed(run.nodes[C], run._core(older.disk, term=1), 0, final=True)
+    assert run.oracle.on_older()
+
+
+def test_what_an_older_daemon_does_by_itself_as_the_only_voter_is_not_judged() -> None:
+    """Seed 9468103, 3 sites: a site that came back heard of its rounds from it, and had once been the only voter."""
+    run_trial(Trial(seed=9468103, sites=3))
 
 
 def test_what_a_majority_has_without_the_copied_journal_is_never_lost() -> None:

@@ -86,7 +86,10 @@ class Oracles:
 
     def _committed(self, index: int, command: Any, roster: Roster) -> None:
         if isinstance(command, RoundResolved) and command.holders:
-            self.leaves.resolved(self.rounds.eras[-1], command.round)
+            era = self.rounds.eras[-1]
+            if (older := self.agreement.on_older()) and self.rounds.result(era, command.round) is None:
+                self.end(f"{older}, which has done round {command.round} by itself")
+            self.leaves.resolved(era, command.round)
         before, self._before = self._before or roster, roster
         if isinstance(command, SetRestorePoint) and self.rounds.eras:
             self.restore.committed(index, command, before)

@@ -324,7 +324,7 @@ class AgreementOracle:
         """Committed means: on the disks of a majority of the voters (thesis 3.6), in a configuration of this step. What
         lacks; empty if nothing does. `older`: the disks of machines that were copied count for their sites."""
         lacking = ""
-        for configuration in core.log.configurations_since(max(before, core.log.base_index)):
+        for configuration in core.log.configurations_since(max(before, self.last, core.log.base_index)):
             voters = configuration.voters
             there = [one for one in voters if self._has(one, entry, older=older)]
             if len(there) >= len(voters) // 2 + 1:
