@@ -128,8 +128,8 @@ KINDS = {"stages": stages, "replicas": replicas, "ordinary": ordinary}
 
 
 def train(kind: str, *, told: str, standalone: bool = True, logged: str = "", **more: Any) -> None:
-    given = {"steps": 20, "seed": 7, "rule": "", "wants": 4, "every": 0, "hold": (0, ""), "micro_batch": MICRO_BATCH}
-    given.update(more)
+    given: dict[str, Any] = {"steps": 20, "seed": 7, "rule": "", "wants": 4, "every": 0}
+    given |= {"hold": (0, ""), "micro_batch": MICRO_BATCH, **more}
     with Coordinator(standalone=standalone, handle_signals=False, verbose=False) as coordinator:
         if logged:
             coordinator.log_to(lambda: WrittenLines(logged))
