@@ -23,8 +23,8 @@ class Outbox:
         self.awake_s = now_s
         """The same without what is beyond `late_look_s` between two events: this site stood still, and what others did
         meanwhile may lie unread. By this clock it waits for others before it acts without them (spec 3.6)."""
-        self.event_id = ""
-        """Of the event that is being handled, or of the one elsewhere that caused it: messages carry it."""
+        self._cause = ""
+        """The event elsewhere that caused what is said now; empty: the one that is being handled."""
         self.events = 0
         """Taken so far in this life."""
         self._prefix = f"{short(facts.site)}-{facts.incarnation}-"
@@ -36,11 +36,16 @@ class Outbox:
             self.awake_s += min(now_s - self.now_s, self.settings.late_look_s)
             self.now_s = now_s
         self.events += 1
-        self.event_id = f"{self._prefix}{self.events}"
+        self._cause = ""
+
+    @property
+    def event_id(self) -> str:
+        """Of the event that is being handled, or of the one elsewhere that caused it: messages carry it."""
+        return self._cause or f"{self._prefix}{self.events}"
 
     def caused_by(self, event_id: str) -> None:
         """What is said from here on was brought about by that event of another site."""
-        self.event_id = event_id
+        self._cause = event_id
 
     def emit(self, effects: list[Effect]) -> None:
         """In the order in which they are to be carried out."""

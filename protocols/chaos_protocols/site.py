@@ -156,10 +156,13 @@ class SiteMachine(SiteParts):
             self._look_for_the_leader()
 
     def _set_timer(self) -> None:
-        at_s = self.links.deadline_s
-        for deadline_s in (self.raft.deadline_s, self.scheduler.deadline_s):
-            at_s = at_s if deadline_s is None else min(at_s, deadline_s)
-        at_s = max(at_s, self.now_s + TIMER_STEP_S)
+        at_s, raft_s = self.network.links.deadline_s, self.replica.raft.deadline_s
+        if raft_s is not None and raft_s < at_s:
+            at_s = raft_s
+        looks_s = self.scheduler.deadline_s
+        if looks_s is not None and looks_s < at_s:
+            at_s = looks_s
+        at_s = max(at_s, self.outbox.now_s + TIMER_STEP_S)
         if at_s != self._timer_s:
             self._timer_s = at_s
             self.outbox.emit([SetTimer(at_s=at_s)])

@@ -24,6 +24,7 @@ from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.state.machine import WorkerState
+from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.control import RoundStatusReply, SiteStatus
 from chaos_protocols.wire.keys import KeyNews
 from chaos_protocols.wire.plans import Tag
@@ -178,6 +179,10 @@ class SiteParts:
 
     def own_report(self) -> SiteStatus:
         return self.participation.report()
+
+    @property
+    def bounds_wanted(self) -> Bounds | None:
+        return self.participation.client.bounds_wanted
 
     def key_news(self) -> KeyNews | None:
         return self.participation.keys.news()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects, events
 from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
-from chaos_protocols.agreement.raft import Persist
+from chaos_protocols.agreement.raft import Persist, Role
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.wire.control import LeaveAnswer, LeaveRequest, RaftEnvelope
 from tests.simulator.check_lies import judge as judge_drift
@@ -27,7 +27,7 @@ from tests.simulator.oracles_boundary import (
 )
 from tests.simulator.oracles_bounds import BoundsOracle
 from tests.simulator.oracles_counted import CountedOracle
-from tests.simulator.oracles_operators import OperatorsOracle
+from tests.simulator.oracles_operators import SAID_BY_OPERATORS, OperatorsOracle
 from tests.simulator.oracles_recovery import RecoveryOracle
 from tests.simulator.oracles_restore import RestoreOracle
 from tests.simulator.oracles_rounds import RoundsOracle
@@ -62,6 +62,8 @@ class Oracles:
         self.leaves = LeaveOracle(self.fail, self.agreement, self.rounds)
         self.recovery = RecoveryOracle(self.fail, world)
         self.standing = StandingOracle(self.fail, world)
+        self._looked_at: dict[str, tuple[Any, ...]] = {}
+        """By site, what three of them have judged last."""
         self._before: Roster | None = None
         """What was agreed last."""
         self._spoilers: set[str] = set()
@@ -112,22 +114,27 @@ class Oracles:
 
     def before_step(self, node: Node, event: Any) -> None:
         """It is about to be handled."""
-        self.operators.hears(node, event)
+        if type(event) in SAID_BY_OPERATORS:
+            self.operators.hears(node, event)
 
     def after_step(self, node: Node, event: Any) -> None:
         """An event was handled and all its effects are executed."""
-        if node.machine is None or node.stray:
+        machine = node.machine
+        if machine is None or node.stray:
             return
-        self.admission.after_step(node)
-        kind = type(event)
+        kind, core, rounds = type(event), machine.raft._core, machine.rounds
         if kind is events.StateRestored or kind is events.RestoreFailed:
             self.operators.has_read(node)
         elif kind is events.EnvelopeReceived:
             self.recovery.delivered(node, event.neighbour)
         elif kind is events.ResultMissed:
             judge_missed(self.world, node, event)
-        self.agreement.after_step(node)
-        self.rounds.after_step(node)
+        now = (machine, machine.replica.roster, core.commit_index, rounds.completed_round, rounds.digest)
+        if core.role is Role.LEADER or now != self._looked_at.get(node.site):  # else what they look at is as it was
+            self._looked_at[node.site] = now
+            self.admission.after_step(node)
+            self.agreement.after_step(node)
+            self.rounds.after_step(node)
         self.counted.after_step(node, event)
         self.recovery.after_step(node, timer=kind is events.TimerFired)
 
@@ -144,7 +151,7 @@ class Oracles:
                 # the member that a round counts. Both in one round would still be two contributions under one tag.
                 self.rounds.contributed(node, effect)
             return
-        if kind is not Persist:
+        if kind is not Persist and kind is not effects.SetTimer:  # which promises nothing
             self.agreement.look(node, final=False)
         if kind is effects.SendEnvelope:
             self._sent(node, effect)

@@ -76,15 +76,13 @@ class CountedOracle:
         """Invariant 3: nobody gives nothing while a part of that round lies ready. Once its site counts that round as
         done the part has had its round; where an earlier one is then agreed to stand, the site has fallen behind (spec
         10.9): another may have the state after the round that counted it."""
+        contributed = type(event) is events.WorkerContributed
+        if not contributed and node.site not in self._offers and node.site not in self._nothing:
+            return
         machine = node.machine
         assert machine is not None
         worker = node.worker
-        if (
-            worker is not None
-            and type(event) is events.WorkerContributed
-            and event.weight
-            and event.ready_bytes is None
-        ):
+        if worker is not None and contributed and event.weight and event.ready_bytes is None:
             trains, since = self._trains.get(node.site, (None, 0))
             since = since if trains is worker else self._taken_over(machine.roster.epoch)
             self._offers[node.site] = (worker, worker.attempt, event.round, since)

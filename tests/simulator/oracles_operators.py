@@ -42,6 +42,8 @@ GONE_ON_ROUNDS, GONE_ON_S = 3, 1.5
 """So many rounds, and for so long, are done in a run that has gone on: whoever leads has heard of that."""
 BANNED_S = 5.0
 """So long most members have said that they want a site out, until whoever leads must have heard it."""
+SAID_BY_OPERATORS = frozenset({events.RecoverRequested, BansChanged})
+"""The events by which they speak."""
 UNKNOWN = "not known here"
 """Says a site that is cut off."""
 ANSWERED = re.compile(r"goes on from the state of round (\d+) ")

@@ -48,10 +48,8 @@ class Bounding:
     def _wanted(self) -> Bounds | None:
         """What more than half of the members' operators want that the run has not."""
         roster = self._facts.roster
-        if not self._reports.name_bounds and len(roster.member_ids()) > 1:
-            return None  # no other site wants any, and this one's vote is not more than half: asked after every event
-        votes = Counter(report.bounds for report in self._reports.of_members().values() if report.bounds is not None)
-        for bounds, count in votes.items():
+        wanted = self._reports.bounds_of_members()
+        for bounds, count in Counter(wanted).items() if wanted else ():
             if 2 * count > len(roster.member_ids()) and bounds != roster.bounds and not bounds_problem(bounds):
                 return bounds
         return None

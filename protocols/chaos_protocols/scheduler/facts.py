@@ -17,6 +17,7 @@ from chaos_protocols.agreement.roster import Roster, SiteRecord
 from chaos_protocols.agreement.views import Planner
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
+from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.control import Message, RoundStatusReply, SiteStatus
 from chaos_protocols.wire.keys import KeyNews
 from chaos_protocols.wire.plans import Tag
@@ -108,6 +109,12 @@ class Facts(Protocol):
 
     def round_status(self) -> RoundStatusReply: ...
     def own_report(self) -> SiteStatus: ...
+
+    @property
+    def bounds_wanted(self) -> Bounds | None:
+        """As in its report, of which this is asked after every event."""
+        ...
+
     def key_news(self) -> KeyNews | None:
         """What that says of keys; None: nothing."""
         ...

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from chaos_protocols.agreement.roster import SiteRecord
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.facts import Facts
+from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.control import SiteStatus
 
 ROUNDS_MAX = (1 << 53) - 1
@@ -29,7 +30,7 @@ class Reports:
         self._banning: set[SiteId] = set()
         """Sites whose newest report names one that is to go."""
         self._bounding: set[SiteId] = set()
-        """Sites whose newest report names bounds that the run should have."""
+        """Sites, maybe gone since, whose newest report names bounds that the run should have."""
         self._rekeying: set[SiteId] = set()
         """Sites whose newest report says something of keys."""
         self._limited: set[SiteId] = set()
@@ -49,11 +50,6 @@ class Reports:
             self._stalled.discard(site)
         else:
             self._stalled.add(site)
-
-    @property
-    def name_bounds(self) -> bool:
-        """Some other site's report, maybe of one that is gone, names bounds that the run should have."""
-        return bool(self._bounding)
 
     @property
     def name_keys(self) -> bool:
@@ -96,6 +92,12 @@ class Reports:
     def _told(self) -> dict[SiteId, SiteStatus]:
         members = (record for record in self._facts.roster.sites if record.state == "member")
         return {record.site: report for record in members if (report := self.of(record)) is not None}
+
+    def bounds_of_members(self) -> list[Bounds]:
+        """What the operators of those want the run to have that have said so."""
+        here, own = self._facts.site, self._facts.bounds_wanted
+        told = [report.bounds for site, report in self._told().items() if site != here] if self._bounding else []
+        return [bounds for bounds in (own, *told) if bounds is not None]
 
     def of_leavers(self, counting: Iterable[SiteId]) -> dict[SiteId, SiteStatus]:
         """Of those of these sites that have left the roster, and have their last rounds yet to do."""
