@@ -175,6 +175,28 @@ async def test_who_waits_for_a_result_when_a_worker_dies_hears_of_its_round_as_e
 
 
 @pytest.mark.parametrize("kind", ["stages", "replicas"])
+async def test_workers_that_join_hear_nothing_of_rounds_that_were_done_without_them(tmp_path: Path, kind: str) -> None:
+    """They apply the results that came while they got the state, and have no loss of those steps to report."""
+    last, file, came = 150, tmp_path / "the workers are there", [0]
+
+    def watch(controller: Controller, entry: Happened) -> None:
+        came[0] += entry.kind == "worker-came"
+        if came[0] == SHAPES[kind]["dp"] * SHAPES[kind]["pp"]:
+            file.touch()
+
+    async with sites(tmp_path, ["one", "many"], min_sites=1) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(ordinary, one, seed=11, wants=last, hold=(3, str(file)))
+        ran, told = await group(many, kind, given={"steps": 2 * last}, watch=watch)
+        await ended(process)
+    (other,) = heard(one.folder / "told").values()
+    assert not ran.struck and max(other) == last + 1
+    for rounds in told.values():
+        assert min(rounds) > 3 and list(rounds) == list(range(min(rounds), last + 2))
+        assert all(entry[:4] == other[round][:4] for round, entry in rounds.items() if round > min(rounds))
+
+
+@pytest.mark.parametrize("kind", ["stages", "replicas"])
 async def test_a_site_of_one_process_hears_the_same_as_one_of_several(tmp_path: Path, kind: str) -> None:
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
         one, many = cluster.sites

@@ -172,13 +172,14 @@ class InGroup(ABC):
 
     def _held(self) -> Applied | None:
         """While nothing is to be computed: results are applied, a state is written or taken, until `Compute`, or until
-        the training is complete by what others have done. The last step that was applied here is given back."""
+        the training is complete by what others have done. The last step that was applied here, and to which this site
+        gave something, is given back."""
         while self._holds:
             if self._tag.step >= self._rounds.after(self._training.loader.steps) and not self._part:
                 return Applied(step=self._tag.step, loss=math.nan, norm=math.nan)
             self.line.doing(Work.WAITING)
             commit = self._obey(self.line.take(*AT_A_GATE))
-            if commit is not None:
+            if commit is not None and not math.isnan(commit.loss):  # else nothing of this site is in it
                 self._unheard = Applied(step=commit.after, loss=commit.loss, norm=commit.norm)
         applied, self._unheard = self._unheard, None
         return applied
