@@ -50,4 +50,20 @@ STEADY = (
         ),
         test="test_awaited:test_who_left_while_others_had_the_state_is_waited_for_if_it_offers_a_newer_one",
     ),
+    Undone(
+        row=215,
+        patches=(Patch("chaos_protocols.state.machine:WorkerState.lost", "if not self.last.awaits_copy:", "if True:"),),
+        test="test_last_checkpoint:test_a_last_copy_is_made_though_its_worker_falls_behind_meanwhile",
+    ),
+    Undone(
+        row=216,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.machine:RoundMachine.result_missed",
+                " or not self.delivery.is_awaited",
+                "",
+            ),
+        ),
+        test="test_rounds_of_a_site:test_a_listener_without_the_state_has_none_to_give_up",
+    ),
 )

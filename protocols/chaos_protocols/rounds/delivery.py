@@ -67,6 +67,11 @@ class ResultDelivery:
         """The worker brings a part of a state forward."""
         return self.damaged_round is not None
 
+    @property
+    def is_awaited(self) -> bool:
+        """Results are: the worker has the state, or will get one that they follow."""
+        return self.worker_round is not None or self.collecting
+
     def forget_part(self) -> None:
         """What the worker has in part is of no use, or has been."""
         self.damaged_round = self._forward_to = None

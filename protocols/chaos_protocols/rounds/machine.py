@@ -267,8 +267,8 @@ class RoundMachine:
     def result_missed(self, tag: Tag) -> list[Effect]:
         """The neighbour that was to send the result of the running round has dropped it: this site is too far
         behind."""
-        if tag != self.running:
-            return []  # of an older epoch: changes nothing
+        if tag != self.running or not self.delivery.is_awaited:
+            return []  # of an older epoch, or no worker is brought forward by it: changes nothing
         self.fall_behind(f"the result of round {tag.round} is not kept any more", outrun=True)
         return self.advance()
 
@@ -311,7 +311,7 @@ class RoundMachine:
         if self.worker_round is None:
             effects += self._skip_ahead(roster)
         if roster.views and self.completed_round + 1 < roster.views[0].first_round:
-            if self.worker_round is not None or self.delivery.collecting:
+            if self.delivery.is_awaited:
                 told = f"round {self.completed_round + 1} is long over: this site is too far behind"
                 self.fall_behind(told, outrun=True)
             effects += self._skip_ahead(roster)

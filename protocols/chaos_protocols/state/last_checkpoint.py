@@ -112,6 +112,11 @@ class LastCheckpoint:
             self._say_so()
         return step is LastCheckpointStep.OVER
 
+    @property
+    def awaits_copy(self) -> bool:
+        """The worker was asked for the copy that goes into the last file, which needs no results that follow it."""
+        return self.step is LastCheckpointStep.ASKED and not self.void
+
     def takes(self, round_number: int) -> bool:
         """The copy of that round is the one to be written."""
         asked, at_work = self._asked, self.step in (LastCheckpointStep.ASKED, LastCheckpointStep.WRITING)

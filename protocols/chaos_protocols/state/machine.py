@@ -212,7 +212,8 @@ class WorkerState:
         """The worker cannot catch up by results alone."""
         self._outbox.record("scale-out", self._outbox.facts.name, reason, "", None, "the state is fetched again")
         self.source.state_lost()
-        self.memory.state_lost()
+        if not self.last.awaits_copy:
+            self.memory.state_lost()
         self.fetch.cancel()
         self.restore.abandon()
 

@@ -236,6 +236,21 @@ def test_a_listener_whose_parent_has_left_gives_its_state_up_and_holds_nobody_up
     assert any("is not kept any more" in one.cause for one in records(bench.out, "scale-out"))
 
 
+def test_a_listener_without_the_state_has_none_to_give_up() -> None:
+    """It gave it up once more at every beat, each time as if rounds had outrun it, until the run went on without
+    it (seed 9537463, 3 sites)."""
+    bench = level_learner()
+    (parent,) = (above for tree in bench.roster.views[-1].plan.trees for child, above in tree.parent if child == D)
+    left = Departure(site=parent, incarnation=1, last_round=1, cause="left", reason="nemesis")
+    bench.agreed(RemoveSite(departure=left, resolve=False, views=views(bench, 2, remove=parent)))
+    bench.handle(events.LinkLost(site=parent, incarnation=1, reason="end of file"))
+    bench.handle(events.DialFailed(site=parent, reason="refused"))
+    bench.alive(3.0)
+    causes = [one.cause for one in records(bench.out, "scale-out")]
+    assert causes.count("the result of round 1 is not kept any more") == 1
+    assert not bench.machine.state.fetch.outrun.asks
+
+
 def test_a_departure_of_a_history_that_was_given_up_costs_no_listener_its_state() -> None:
     """Its parent left after round 70 and came back; then the run went on from round 0, and round 1 is done again (seed
     2102, 4 sites)."""

@@ -278,6 +278,24 @@ def test_a_state_on_its_way_to_a_site_that_goes_is_fetched_no_further() -> None:
     assert ended(bench)
 
 
+def test_a_last_copy_is_made_though_its_worker_falls_behind_meanwhile() -> None:
+    """It needs no later results (seed 9537463, 3 sites)."""
+    bench, _ = released()
+    lose_state(bench, "the result of round 2 is not kept any more")
+    bench.alive(0.5)
+    assert not ended(bench)
+    keep_last_checkpoint(bench, 1)
+    assert ended(bench)
+
+
+def test_a_last_copy_is_not_made_of_a_state_that_the_others_outvote_meanwhile() -> None:
+    bench, _ = released()
+    bench.machine.participation.state.last.outvoted()
+    lose_state(bench, "its state of round 1 is not that of most sites")
+    bench.alive(0.5)
+    assert ended(bench)
+
+
 def test_a_state_that_is_being_read_for_the_worker_of_a_site_that_goes_ends_first() -> None:
     """The thread writes where the worker's own is copied to; and what the worker loads it is not asked for before."""
     bench = keeper(**KEEPS)
