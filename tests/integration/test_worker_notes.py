@@ -41,11 +41,13 @@ def heard(path: Path) -> Heard:
 
 
 async def noted(tmp_path: Path, kind: str, *, given: Mapping[str, Any] | None = None, **more: Any) -> tuple[Ran, Heard]:
-    """A site of several workers by themselves."""
+    """A site of several workers by themselves. After a loss all that live have layers: whether other pipelines, which
+    may leave one without, seem faster than the work dealt anew depends on what a step took."""
     told = tmp_path / "told"
+    answers = {"policies": [Policy.REROUTE]} if kind == "stages" else {}
     training = {"kind": kind, "told": str(told), "wants": WANTS, **(given or {})}
     environment = {"TRAINING": json.dumps(training)}
-    ran = await train(tmp_path, script=SCRIPT, environment=environment, **{**SHAPES[kind], **more})
+    ran = await train(tmp_path, script=SCRIPT, environment=environment, **{**SHAPES[kind], **answers, **more})
     assert ran.failed == "", ran.happened
     return ran, heard(told)
 
@@ -132,12 +134,13 @@ async def test_all_sites_hear_the_same_and_end_in_the_same_round(tmp_path: Path,
     check_both(ran, told, kind, one, SHAPES[kind]["dp"] * SHAPES[kind]["pp"] - len(ran.struck))
 
 
-def check_both(ran: Ran, told: Heard, kind: str, one: Site, to_the_end: int) -> None:
+def check_both(ran: Ran, told: Heard, kind: str, one: Site, to_the_end: int, *, at_least: int | None = None) -> None:
     """The site of one process wants to end with the round `WANTS`, the other one two later: all heard the same, and so
     many workers heard of the last round."""
     last, (other,) = WANTS + 3, heard(one.folder / "told").values()
     assert max(other) == last
-    assert sum(last in rounds for rounds in told.values()) == to_the_end
+    least = to_the_end if at_least is None else at_least
+    assert least <= sum(last in rounds for rounds in told.values()) <= to_the_end
     own = losses(ran)
     for process_told in (other, *told.values()):
         for round, entry in process_told.items():
@@ -169,7 +172,8 @@ async def test_who_waits_for_a_result_when_a_worker_dies_hears_of_its_round_as_e
         await ended(process)
     assert file.exists() and len(ran.struck) == 1
     living = 3 if kind == "stages" else 2
-    check_both(ran, told, kind, one, living - (kind == "replicas" and round > WANTS))  # the spare came for nothing
+    came_late = kind == "replicas" and round > WANTS  # the spare, unless the step is done again with it
+    check_both(ran, told, kind, one, living, at_least=living - came_late)
     for rounds in told.values():
         assert list(rounds) == list(range(min(rounds), max(rounds) + 1)), "no round is left out"
 
