@@ -73,7 +73,9 @@ def clean() -> list[str]:
 
 
 def _clean_namespaces() -> list[str]:
-    done = []
+    done: list[str] = []
+    if os.geteuid() != 0:  # they are root's, who alone can make and remove them
+        return done
     for name in sorted(os.listdir(RUN_NETNS)) if os.path.isdir(RUN_NETNS) else []:
         found = NAMESPACE.fullmatch(name)
         if found is None or lives(int(found[1]), int(found[2])):
@@ -103,19 +105,37 @@ def _clean_folders() -> list[str]:
         for folder in sorted(Path(parent).glob(f"{FOLDER_PREFIX}*")):
             try:
                 process, started = (int(word) for word in (folder / OWNER_FILE).read_text(encoding="ascii").split())
+                whose = folder.lstat().st_uid
             except (OSError, ValueError):
-                continue  # kept on purpose, or just being made
-            if folder.stat().st_uid != os.getuid() or lives(process, started):
+                continue  # kept on purpose, or just being made; or another lab was quicker
+            if whose != os.getuid() or lives(process, started):
                 continue
-            killed = {one.pid for one in psutil.process_iter(["cmdline"]) if _works_in(one, folder)}
+            killed = _working_in(folder)
             _kill(killed)
             shutil.rmtree(folder, ignore_errors=True)
             done.append(f"folder {folder} of a lab that ended" + (f", {len(killed)} processes of it" if killed else ""))
     return done
 
 
+def _working_in(folder: Path) -> set[int]:
+    """This user's processes that have to do with a lab's folder: started with a path in it, or by such a one, which
+    hands its folder for temporary files on (`processes.py`). Not who asks for this: the command line of the shell may
+    name the folder, too."""
+    asking = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    return {one.pid for one in psutil.process_iter(["cmdline", "uids"]) if _works_in(one, folder)} - asking
+
+
 def _works_in(process: psutil.Process, folder: Path) -> bool:
-    return any(f"{folder}/" in argument for argument in process.info["cmdline"] or [])
+    uids = process.info["uids"]
+    if uids is None or uids.real != os.getuid():
+        return False
+    if any(f"{folder}/" in argument for argument in process.info["cmdline"] or []):
+        return True
+    try:
+        temporary: str = process.environ().get("TMPDIR", "")
+    except (psutil.Error, OSError):
+        return False
+    return temporary.startswith(f"{folder}/")
 
 
 def _kill(processes: set[int]) -> None:
