@@ -41,7 +41,15 @@ class Facilities:
 def tool(*command: str, text: str = "") -> str:
     """Run a tool with `text` as its standard input; returns what it printed. Raises ToolError."""
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=TOOL_TIMEOUT_S,
+            check=False,
+            start_new_session=True,  # Ctrl+C is for the lab, not for what it clears up with
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ToolError(f"`{' '.join(command)}` failed: {error}") from error
     if done.returncode != 0:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chaos_lab import rules
+from chaos_lab.children import uninterrupted
 from chaos_lab.cleaning import clean, namespace_prefix, remove_namespace
 from chaos_lab.delay_client import DelayClient
 from chaos_lab.errors import LabError
@@ -115,6 +116,10 @@ class NamespaceNetwork(LabNetwork):
         return self
 
     def __exit__(self, *_: object) -> None:
+        with uninterrupted():  # a second Ctrl+C finds all of it gone
+            self._remove()
+
+    def _remove(self) -> None:
         refused = []
         for site in list(self._namespace):
             try:

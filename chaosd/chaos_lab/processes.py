@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from chaos_lab.children import uninterrupted
 from chaos_lab.cleaning import FOLDER_PREFIX, OWNER_FILE, SHARED_FOLDER, mark
 from chaos_lab.errors import LabError
 from chaos_lab.network import LabNetwork
@@ -50,12 +52,22 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for site in self.sites.values():
-            site.kill()
-        if self.keep:
-            (self.folder / OWNER_FILE).unlink(missing_ok=True)  # so that no later lab clears it away
-        else:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        remaining = []
+        with uninterrupted():  # a second Ctrl+C finds all of it ended
+            for site in self.sites.values():
+                try:
+                    site.kill()
+                except subprocess.TimeoutExpired:
+                    remaining.append(site.name)
+            if self.keep:
+                (self.folder / OWNER_FILE).unlink(missing_ok=True)  # so that no later lab clears it away
+            elif not remaining:
+                shutil.rmtree(self.folder, ignore_errors=True)
+        if remaining:
+            raise LabError(
+                f"the system does not end the processes of {', '.join(remaining)} (a disk that does not answer?); "
+                f"`chaosd lab clean` removes them and {self.folder} when it can"
+            )
 
     def start(self, site: LabSite, *, daemon: bool = True, worker: bool = True) -> None:
         """Start what does not run; the worker waits for its daemon's socket."""
