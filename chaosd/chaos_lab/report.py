@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,16 +22,40 @@ class RunVerdict:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
+class _Report(msgspec.Struct, frozen=True):
+    """What is read of the report of a site's script. `state_digests`: by round."""
+
+    rounds: int
+    parameters_digest: str
+    state_digests: dict[int, str] = {}
+    auc_common: float | None = None
+    auc_alone: float | None = None
+    hospital: str = ""
+
+
+def _doubtful_report(report: object) -> str:
+    """Why a report of a script of one's own says nothing; empty: it does."""
+    try:
+        found = msgspec.convert(report, _Report, str_keys=True)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return "auc_common without auc_alone" if found.auc_alone is None and found.auc_common is not None else ""
+
+
 def judge(watch: Watch) -> RunVerdict:
     """Check everything against the sites' own reports and logs."""
     verdict = RunVerdict()
     scenario = watch.processes.scenario
     started = [site for site in watch.processes.sites.values() if site.started_once and not site.killed]
     reports = {site.name: site.report() for site in started}
+    written: dict[str, dict[str, Any]] = {}
     for name, report in reports.items():
         if report is None:
             verdict.failures.append(f"{name} has written no report")
-    written = {name: report for name, report in reports.items() if report is not None}
+        elif doubt := _doubtful_report(report):
+            verdict.failures.append(f"the report that {name} has written cannot be used: {doubt}")
+        else:
+            written[name] = report
     _judge_digests(watch, written, verdict)
     _judge_results(watch, verdict)
     rounds = max((report["rounds"] for report in written.values()), default=0)
@@ -144,13 +169,16 @@ def _judge_leave(watch: Watch, name: str, verdict: RunVerdict) -> None:
 
 
 def _judge_models(reports: dict[str, dict[str, Any]], margin: float | None, verdict: RunVerdict) -> None:
-    scored = [report for report in reports.values() if "auc_common" in report]
-    if margin is None or not scored:
+    if margin is None:
+        return
+    scored = [report for report in reports.values() if report.get("auc_common") is not None]
+    if not scored:
+        verdict.failures.append("no report has auc_common and auc_alone: no models were compared")
         return
     common = sum(report["auc_common"] for report in scored) / len(scored)
     alone = sum(report["auc_alone"] for report in scored) / len(scored)
     verdict.figures |= {"mean_auc_common": common, "mean_auc_alone": alone}
-    if common < alone - margin:
+    if not common >= alone - margin:  # what is no number is no good model
         verdict.failures.append(
             f"the common model's mean AUC is {common:.3f}, that of models trained alone {alone:.3f}"
         )
@@ -180,13 +208,13 @@ def show(watch: Watch, verdict: RunVerdict, console: Console) -> None:
 
 def _show_models(verdict: RunVerdict, console: Console) -> None:
     reports: dict[str, dict[str, Any]] = verdict.figures["reports"]
-    if not any("auc_common" in report for report in reports.values()):
+    if not any(report.get("auc_common") is not None for report in reports.values()):
         return
     table = Table(
         "site", "common model", "trained alone", "last round", "parameter digest", title="Area under the ROC curve"
     )
     for name, report in reports.items():
-        if "auc_common" not in report:
+        if report.get("auc_common") is None:
             continue
         common, alone = f"{report['auc_common']:.3f}", f"{report['auc_alone']:.3f}"
         label = report.get("hospital", name)

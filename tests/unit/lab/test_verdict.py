@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from chaos_lab.processes import Processes
-from chaos_lab.report import judge, show
+from chaos_lab.report import RunVerdict, judge, show
 from chaos_lab.scenario import Scenario
 from chaos_lab.site import LabSite
 from chaos_lab.table import render
@@ -84,11 +84,30 @@ def test_equal_reports_and_logs_hold(watch: Watch) -> None:
         ({"state_digests": {}}, "nothing was compared"),
         ({"parameters_digest": "other"}, "final parameters differ"),
         ({"auc_common": 0.7}, "mean AUC is 0.800"),
+        ({"auc_common": float("nan")}, "mean AUC is nan"),
+        ({"rounds": "many"}, "the report that b has written cannot be used: Expected `int`, got `str`"),
+        ({"parameters_digest": None}, "the report that b has written cannot be used"),
+        ({"state_digests": {"first": "s1"}}, "the report that b has written cannot be used"),
+        ({"auc_alone": None}, "cannot be used: auc_common without auc_alone"),
     ],
 )
 def test_a_report_that_differs_fails_the_run(watch: Watch, changes: dict[str, Any], words: str) -> None:
     write_report(watch.processes.sites["b"], **changes)
     assert any(words in failure for failure in judge(watch).failures)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"loss": 0.5}'])
+def test_a_report_of_another_form_fails_the_run_with_what_it_lacks(watch: Watch, text: str) -> None:
+    watch.processes.sites["b"].report_path.write_text(text, encoding="utf-8")
+    assert any("the report that b has written cannot be used: " in failure for failure in judge(watch).failures)
+
+
+def test_models_that_nobody_reports_are_not_taken_for_good_ones(watch: Watch) -> None:
+    for site in watch.processes.sites.values():
+        write_report(site, auc_common=None, auc_alone=None)
+    verdict = judge(watch)
+    assert verdict.failures == ["no report has auc_common and auc_alone: no models were compared"]
+    assert "ROC curve" not in text_of_end(watch, verdict)
 
 
 def test_too_few_rounds_fail_the_run(watch: Watch) -> None:
@@ -169,13 +188,16 @@ def test_the_table_shows_sites_links_and_events(watch: Watch) -> None:
         assert word in shown, word
 
 
-def test_the_end_says_what_failed(watch: Watch, tmp_path: Path) -> None:
-    write_report(watch.processes.sites["b"], parameters_digest="other")
-    verdict = judge(watch)
+def text_of_end(watch: Watch, verdict: RunVerdict) -> str:
     console = Console(file=io.StringIO(), width=160)
     show(watch, verdict, console)
     assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
+    return console.file.getvalue()
+
+
+def test_the_end_says_what_failed(watch: Watch) -> None:
+    write_report(watch.processes.sites["b"], parameters_digest="other")
+    shown = text_of_end(watch, judge(watch))
     assert "FAILED: the final parameters differ" in shown and "Everything held" not in shown
 
 
