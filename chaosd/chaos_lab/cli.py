@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -76,6 +77,8 @@ def _run(
         fail(f"--network {network}: choose one of {', '.join(get_args(Choice))}", EXIT_USAGE)
     if not 0 < scale <= SCALE_MAX:
         fail(f"--scale {scale}: choose a factor above 0, at most {SCALE_MAX:g}", EXIT_USAGE)
+    if json_file is not None:
+        _check_file("--json", json_file)
     console = Console()
     try:
         chosen = cast(Choice, network)
@@ -89,9 +92,38 @@ def _run(
     except KeyboardInterrupt:
         fail("interrupted; everything that was started has been ended", EXIT_INTERRUPTED)
     if json_file is not None:
-        json_file.write_text(json.dumps(verdict.figures, indent=2, default=str) + "\n", encoding="utf-8")
+        _write_figures(json_file, verdict.figures)
     if verdict.failures:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _check_file(option: str, path: Path) -> None:
+    """What is written at the end can be written there: a run of minutes shall not end with that it cannot."""
+    if path.is_dir():
+        fail(f"{option} {path} is a folder: name a file in it", EXIT_USAGE)
+    try:
+        if path.is_file():
+            path.open("ab").close()
+        elif not path.exists():  # neither a pipe nor a device
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        fail(f"{option} {path} cannot be written: {error.strerror}; name a file in a folder of yours", EXIT_USAGE)
+
+
+def _write_figures(path: Path, figures: dict[str, Any]) -> None:
+    """JSON has no NaN, and nothing that is infinite: null is written for it."""
+
+    def clean(part: Any) -> Any:
+        if isinstance(part, float) and not math.isfinite(part):
+            return None
+        if isinstance(part, dict):
+            return {str(key): clean(inner) for key, inner in part.items()}
+        return [clean(inner) for inner in part] if isinstance(part, list | tuple) else part
+
+    try:
+        path.write_text(json.dumps(clean(figures), indent=2, default=str) + "\n", encoding="utf-8")
+    except OSError as error:
+        fail(f"--json {path} cannot be written: {error.strerror}", EXIT_FAILED)
 
 
 def demo(
@@ -117,6 +149,8 @@ def demo(
         fail(f"--scenario {scenario}: choose one of {', '.join(sorted(found)) or 'none: ' + str(folder)}", EXIT_USAGE)
     if importlib.util.find_spec("torch") is None:
         fail("the demo's hospitals train with torch: pip install 'chaos-train[torch]'", EXIT_USAGE)
+    if seeds:
+        _check_file("--png", png)
     from chaos_lab.demo_page.server import DemoPage
     from chaos_lab.errors import LabError
 
@@ -138,7 +172,10 @@ def _play(page: DemoPage, scenario: Path, *, plain: bool, network: str, seeds: i
     if seeds and (failed is None or failed.exit_code == EXIT_FAILED):
         typer.echo("\neach hospital's own model and the common one, trained again from several beginnings:", nl=True)
         page.show_stage("comparing")
-        failed = _compare(page, seeds, png) or failed
+        try:
+            failed = _compare(page, seeds, png) or failed
+        except KeyboardInterrupt:
+            fail("interrupted; everything that was started has been ended", EXIT_INTERRUPTED)
     page.show_stage("over")
     if failed is not None:
         raise failed
@@ -146,13 +183,22 @@ def _play(page: DemoPage, scenario: Path, *, plain: bool, network: str, seeds: i
 
 def _compare(page: DemoPage, seeds: int, png: Path) -> typer.Exit | None:
     """What each hospital gains, in the terminal, as a file and on the page."""
-    with tempfile.TemporaryDirectory(prefix="chaos-demo-") as folder:
+    from chaos_lab.children import end, ended_by_signals, uninterrupted
+
+    with ended_by_signals(), tempfile.TemporaryDirectory(prefix="chaos-demo-") as folder:
         figures = Path(folder) / "figures.json"
         command = [sys.executable, str(example_folder() / "compare.py"), "--seeds", str(seeds)]
-        if subprocess.call([*command, "--png", str(png), "--json", str(figures)]):
-            return typer.Exit(EXIT_FAILED)
-        page.show_picture(json.loads(figures.read_text(encoding="utf-8")))
-    return None
+        with uninterrupted():
+            process = subprocess.Popen(  # of a session of its own: Ctrl+C is for us, who end it
+                [*command, "--png", str(png), "--json", str(figures)], start_new_session=True
+            )
+        try:
+            failed = process.wait()
+        finally:
+            end(process)
+        if figures.exists():
+            page.show_picture(json.loads(figures.read_text(encoding="utf-8")))
+    return typer.Exit(EXIT_FAILED) if failed else None
 
 
 def example_folder() -> Path:

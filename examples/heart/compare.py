@@ -61,6 +61,9 @@ def main() -> int:
             draw(found, options.png)
         except ModuleNotFoundError:
             print("no picture: pip install matplotlib", file=sys.stderr)
+        except (OSError, ValueError) as error:  # nobody may write there, or it is no kind of picture
+            print(f"no picture: {options.png}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+            return 1
         else:
             print(f"picture: {options.png}")
     return 0
