@@ -17,7 +17,7 @@ from chaos_lab.errors import LabError
 from chaos_lab.processes import Processes
 from chaos_lab.scenario import ActionSpec, LinkSpec
 from chaos_lab.site import LabSite
-from chaos_lab.watching import Incident, Watch
+from chaos_lab.watching import Incident, Watch, why_needed
 from chaos_protocols.scheduler.admission import LINK_IS_CHANGING, NO_SUCH_LINK
 from chaosd.api.client import LocalClient
 from chaosd.api.status import Outcome
@@ -94,7 +94,10 @@ class Script:
             return ""
         sites = [self._processes.sites[name] for name in ([action.site] if action.site else action.sites)]
         away = [site.name for site in sites if not site.daemon_runs()]
-        return f"{' and '.join(away)} does not run" if away else ""
+        if away:
+            return f"{' and '.join(away)} does not run"
+        # when it was asked for, another one that was asked for before had not been killed yet
+        return why_needed(sites[0], self._watch) if action.do == "kill" and action.what != "worker" else ""
 
     def _is_due(self, action: ActionSpec) -> bool:
         watch = self._watch

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from chaos_lab.errors import LabError
 from chaos_lab.processes import Processes
 from chaos_lab.site import LabSite
-from chaosd.api.status import EventRecord
+from chaosd.api.status import EventRecord, Status
 
 EVENTS_KEPT = 5_000
 QUIET_KINDS = frozenset({"pause", "resume", "worker", "link-down", "source", "transfer"})
@@ -96,3 +96,16 @@ class Watch:
             gaps = [(later - earlier, later) for earlier, later in zip([before, *after], after, strict=False)]
             worst = max(worst, max(gaps)[1] - struck_unix_s)
         return worst
+
+
+def why_needed(site: LabSite, watch: Watch) -> str:
+    """What the run would lack without a site: the votes of a majority, or anybody who trains."""
+    others = [one for one in watch.processes.sites.values() if one is not site and one.trains()]
+    if not others:
+        return "no other site trains: the state would be lost"
+    newest: Status = max((one.status for one in others if one.status is not None), key=lambda status: status.epoch)
+    voters = {one.site for one in newest.sites if one.voter}
+    left = voters & {one.identity.site for one in others}
+    if 2 * len(left) > len(voters):
+        return ""
+    return f"of {len(voters)} {'vote' if len(voters) == 1 else 'votes'} {len(left)} would be left, no majority"

@@ -16,8 +16,8 @@ from chaos_lab.actions import Script
 from chaos_lab.demo_page.view import DemoView, SiteView, view_of
 from chaos_lab.scenario import ActionSpec
 from chaos_lab.site import LabSite
-from chaos_lab.watching import Watch
-from chaosd.api.status import Outcome, Status
+from chaos_lab.watching import Watch, why_needed
+from chaosd.api.status import Outcome
 
 What = Literal["kill", "join", "finish"]
 
@@ -114,20 +114,7 @@ def why_not(what: What, site: LabSite, watch: Watch) -> str:
         return f"{site.name} runs already" if site.daemon_runs() or site.worker_runs() else ""
     if not site.trains():
         return f"{site.name} does not train" if not site.daemon_runs() else f"{site.name} is on its way in, or out"
-    return _why_needed(site, watch)
-
-
-def _why_needed(site: LabSite, watch: Watch) -> str:
-    """What the run would lack without a site: the votes of a majority, or anybody who trains."""
-    others = [one for one in watch.processes.sites.values() if one is not site and one.trains()]
-    if not others:
-        return "no other site trains: the state would be lost"
-    newest: Status = max((one.status for one in others if one.status is not None), key=lambda status: status.epoch)
-    voters = {one.site for one in newest.sites if one.voter}
-    left = voters & {one.identity.site for one in others}
-    if 2 * len(left) > len(voters):
-        return ""
-    return f"of {len(voters)} {'vote' if len(voters) == 1 else 'votes'} {len(left)} would be left, no majority"
+    return why_needed(site, watch)
 
 
 def _state(site: LabSite) -> str:

@@ -109,3 +109,21 @@ def test_a_wish_that_nobody_waits_for_any_more_is_answered_to_nobody(watch: Watc
     visit.wishes.put(given_up)
     visit.refuse_all("the demo has ended")
     assert visit.wishes.empty()
+
+
+def test_of_kills_that_were_asked_for_at_once_none_takes_the_majority(watch: Watch) -> None:
+    """Each of them was possible when it was asked for."""
+    script, visit, sites = Script(watch.processes, watch), Visit(), watch.processes.sites
+    wishes = [Wish("kill", name) for name in "ab"]
+    for wish in wishes:
+        visit.wishes.put(wish)
+    visit.step(watch, script, viewers=1)
+    assert all(wish.answer.result(0).done for wish in wishes)
+    sites["a"].daemon = sites["a"].status = None
+    script.step()
+    script.step()
+    script.close()
+    assert [one.outcome for one in watch.incidents] == [
+        "not done: a does not run",
+        "not done: of 3 votes 1 would be left, no majority",
+    ]
