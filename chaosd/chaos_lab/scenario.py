@@ -15,6 +15,7 @@ from chaosd.os_errors import explain
 SITES_MAX = 32
 """More daemons and training processes than that on one machine measure the machine."""
 ACTIONS_MAX = 500
+LATENCY_MAX_MS = 5_000
 Label = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,32}$")]
 GIVEN_VALUES = ("name", "socket", "report", "until")
 """What the lab itself fills into the worker's arguments; a site's `values` add to them."""
@@ -56,7 +57,7 @@ class LinkSpec(_Strict):
 
     between: tuple[Label, Label]
     rate_mbit: float | None = Field(default=None, gt=0, le=100_000)
-    latency_ms: float = Field(default=0.0, ge=0, le=5_000)
+    latency_ms: float = Field(default=0.0, ge=0, le=LATENCY_MAX_MS)
     loss: float = Field(default=0.0, ge=0, le=0.5)
 
 
@@ -84,9 +85,12 @@ class RedrawSpec(_Strict):
 
     @model_validator(mode="after")
     def _bounds(self) -> RedrawSpec:
-        for name, bounds, least in (("rate_mbit", self.rate_mbit, 0.001), ("latency_ms", self.latency_ms, 0.0)):
-            if bounds is not None and not least <= bounds[0] <= bounds[1] <= 100_000:
-                raise ValueError(f"{name} = [least, most], from {least:g} to 100000, not {list(bounds)}")
+        for name, bounds, least, most in (
+            ("rate_mbit", self.rate_mbit, 0.001, 100_000),
+            ("latency_ms", self.latency_ms, 0.0, LATENCY_MAX_MS),
+        ):
+            if bounds is not None and not least <= bounds[0] <= bounds[1] <= most:
+                raise ValueError(f"{name} = [least, most], from {least:g} to {most}, not {list(bounds)}")
         return self
 
 
@@ -103,7 +107,7 @@ class ActionSpec(_Strict):
     after_s: float = Field(default=0.0, ge=0)
     back_after_s: float | None = Field(default=None, ge=0)
     rate_mbit: float | None = Field(default=None, gt=0, le=100_000)
-    latency_ms: float = Field(default=0.0, ge=0, le=5_000)
+    latency_ms: float = Field(default=0.0, ge=0, le=LATENCY_MAX_MS)
     loss: float = Field(default=0.0, ge=0, le=0.5)
     one_way: bool = False
     say: str = Field(default="", max_length=200)
@@ -116,6 +120,8 @@ class ActionSpec(_Strict):
             raise ValueError(f"'{self.do}' needs site = NAME")
         if self.do == "heal" and len(self.sites) not in (0, 2):
             raise ValueError("'heal' needs sites = [one, other], or none for every cut")
+        if self.do != "partition" and len(set(self.sites)) != len(self.sites):
+            raise ValueError(f"'{self.do}' needs two sites, not {self.sites[0]} twice")
         if self.one_way and self.do not in ("cut", "shape"):
             raise ValueError("one_way is for 'cut' and 'shape', from the first of the two sites to the second")
         if self.do == "partition" and not self.sites:
@@ -165,6 +171,9 @@ class Scenario(_Strict):
             raise ValueError("two sites have the same name")
         if not self.sites[0].start:
             raise ValueError(f"the first site founds the run: {known[0]} needs start = true")
+        begin = sum(site.start for site in self.sites)
+        if self.start_sites is not None and self.start_sites > begin:
+            raise ValueError(f"start_sites = {self.start_sites}: the run would not begin, {begin} have start = true")
         used = [name for link in self.links for name in link.between]
         used += [name for action in self.actions for name in (*action.sites, *([action.site] if action.site else []))]
         for name in used:
@@ -199,19 +208,25 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def _check_placeholders(path: Path, scenario: Scenario) -> None:
-    """Every `{word}` of the worker's arguments must have a value at every site, before anything is started."""
+    """Every argument of the worker can be filled in at every site, before anything is started."""
     for argument in scenario.worker.arguments:
+        where = f"{path}: worker.arguments = {argument!r}"
         try:
             words = {field for _, field, _, _ in Formatter().parse(argument) if field is not None}
         except ValueError as error:
-            raise ScenarioError(f"{path}: worker.arguments = {argument!r}: {error}") from None
+            raise ScenarioError(f"{where}: {error}") from None
         for site in scenario.sites:
             known = {*GIVEN_VALUES, *site.values}
             for word in sorted(words - known):
                 raise ScenarioError(
-                    f"{path}: worker.arguments = {argument!r}: site '{site.name}' has no value '{word}'; "
-                    f"there are {', '.join(sorted(known))}"
+                    f"{where}: site '{site.name}' has no value '{word}'; there are {', '.join(sorted(known))}"
                 )
+            try:
+                filled = argument.format(**{**dict.fromkeys(GIVEN_VALUES, ""), **site.values})
+            except (ValueError, LookupError) as error:  # what stands behind a colon or an exclamation mark
+                raise ScenarioError(f"{where}: site '{site.name}': {error}") from None
+            if "\0" in filled:
+                raise ScenarioError(f"{where}: site '{site.name}': no argument holds a zero character")
 
 
 def _explain(path: Path, detail: object) -> str:

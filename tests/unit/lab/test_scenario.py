@@ -73,6 +73,9 @@ def test_the_churn_scenario_has_every_kind_of_trouble() -> None:
         ('[[actions]]\ndo = "cut"\nsites = ["a"]', ["'cut' needs sites"]),
         ('[[actions]]\ndo = "heal"\nsites = ["a"]', ["'heal' needs sites", "or none"]),
         ('[[actions]]\ndo = "partition"\nsites = ["a"]\none_way = true', ["one_way is for 'cut' and 'shape'"]),
+        ('[[actions]]\ndo = "cut"\nsites = ["a", "a"]', ["'cut' needs two sites, not a twice"]),
+        ('[[actions]]\ndo = "link add"\nsites = ["b", "b"]', ["'link add' needs two sites, not b twice"]),
+        ("[redraw]\nlatency_ms = [0, 20000]", ["redraw", "from 0 to 5000"]),
         ("[redraw]\nrate_mbit = [5, 4]", ["redraw", "rate_mbit = [least, most]"]),
         ("[redraw]\nevery_s = 0", ["redraw.every_s", "= 0"]),
         ("[checks]\nrounds = 3", ["checks.rounds: there is no such field"]),
@@ -93,6 +96,25 @@ def test_a_placeholder_without_a_value_is_refused_before_anything_starts(tmp_pat
 
 def test_an_argument_with_an_open_brace_is_refused(tmp_path: Path) -> None:
     assert "worker.arguments" in refusal(tmp_path, GOOD.replace("{socket}", "{socket"))
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("{name:{width}}", "site 'a': 'width'"),
+        ("{name:d}", "site 'a': Unknown format code 'd'"),
+        ("{name!x}", "Unknown conversion specifier"),
+        ("x\\u0000y", "no argument holds a zero character"),
+    ],
+)
+def test_an_argument_that_cannot_be_filled_in_is_refused(tmp_path: Path, argument: str, words: str) -> None:
+    text = refusal(tmp_path, GOOD.replace("{socket}", argument))
+    assert "worker.arguments = " in text and words in text
+
+
+def test_a_run_for_whose_beginning_too_few_sites_start_is_refused(tmp_path: Path) -> None:
+    """Others join when it has begun."""
+    assert "start_sites = 3: the run would not begin, 1 have" in refusal(tmp_path, "start_sites = 3\n" + GOOD)
 
 
 def test_a_founder_that_does_not_start_is_refused(tmp_path: Path) -> None:
