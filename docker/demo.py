@@ -10,6 +10,7 @@ nothing behind, but the folder with the sites' logs after a failure.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import signal
@@ -23,6 +24,7 @@ from compose import OVERLAY, address
 from engine import Compose, UnavailableError, engine, make_image, new_folder, remove_image
 
 from chaos_lab import rules
+from chaos_lab.children import uninterrupted
 from chaos_lab.cleaning import OWNER_FILE, namespace_prefix
 from chaos_lab.delay_client import DelayClient
 from chaos_lab.errors import LabError, NetworkUnavailableError
@@ -164,11 +166,12 @@ def demo(folder: Path, *, registry: bool) -> None:
             delays = None if netem else Delays(overlay)
             Demo(overlay, compose, folder, delays).run()
         finally:
-            if delays is not None:
-                delays.close()
-            compose("kill")  # at the end of a demo nobody needs to leave
-            compose("down", "-t", "1", "--volumes")
-            remove_image()
+            with uninterrupted(), contextlib.ExitStack() as ending:  # a second Ctrl+C finds all of it ended
+                ending.callback(remove_image)
+                ending.callback(compose, "down", "-t", "1", "--volumes")
+                ending.callback(compose, "kill")  # at the end of a demo nobody needs to leave
+                if delays is not None:
+                    ending.callback(delays.close)
 
 
 def main() -> int:
@@ -184,7 +187,7 @@ def main() -> int:
     except UnavailableError as error:
         print(f"cannot run here: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
-    except (Failed, LabError, RuntimeError, subprocess.CalledProcessError) as error:
+    except (Failed, LabError, RuntimeError, OSError, subprocess.SubprocessError) as error:
         failed = True
         print(f"FAILED: {error}\nlogs: {folder}", file=sys.stderr)
         return 1

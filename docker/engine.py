@@ -45,14 +45,18 @@ def _clean(folder: Path) -> None:
     """End the engine, and with it the containers, of a demo that no longer runs; remove its folder."""
     try:
         process, started = (int(word) for word in (folder / OWNER_FILE).read_text(encoding="ascii").split())
+        whose = folder.lstat().st_uid
     except (OSError, ValueError):
-        return  # kept on purpose after a failure
-    if folder.stat().st_uid != os.geteuid() or lives(process, started):
+        return  # kept on purpose after a failure; or another demo was quicker
+    if whose != os.geteuid() or lives(process, started):
         return
     docker = ["docker", "-H", f"unix://{folder}/engine.sock"]
-    listed = subprocess.run([*docker, "ps", "-aq"], capture_output=True, text=True, timeout=30, check=False)
-    for command in (["rm", "-f", *listed.stdout.split()], ["network", "prune", "-f"]):
-        subprocess.run([*docker, *command], capture_output=True, timeout=60, check=False)
+    try:
+        listed = subprocess.run([*docker, "ps", "-aq"], capture_output=True, text=True, timeout=30, check=False)
+        for command in (["rm", "-f", *listed.stdout.split()], ["network", "prune", "-f"]):
+            subprocess.run([*docker, *command], capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        pass  # docker was taken away meanwhile, or the engine does not answer: it is ended below
     try:
         engine = psutil.Process(int((folder / "engine.pid").read_text(encoding="ascii")))
         if any(f"{folder}/" in argument for argument in engine.cmdline()):
@@ -109,7 +113,10 @@ def engine(folder: Path) -> Iterator[str]:
 
 
 def _runs() -> bool:
-    done = subprocess.run(["docker", "version", "--format", "x"], capture_output=True, timeout=30, check=False)
+    try:
+        done = subprocess.run(["docker", "version", "--format", "x"], capture_output=True, timeout=30, check=False)
+    except subprocess.TimeoutExpired:
+        return False
     return done.returncode == 0
 
 
@@ -129,14 +136,18 @@ class Compose:
         environment = {**self._environment, "DOCKER_HOST": os.environ.get("DOCKER_HOST", "")}
         if not environment["DOCKER_HOST"]:
             del environment["DOCKER_HOST"]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(  # of a session of its own: Ctrl+C is for the demo, not for what it clears up with
+            command, capture_output=True, text=True, env=environment, check=False, start_new_session=True
+        )
         if done.returncode != 0:
             raise RuntimeError(f"`{' '.join(command)}` failed:\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def container(self, service: str) -> str:
-        """The id of a service's container."""
-        return self("ps", "-q", service).split()[0]
+        """The id of a service's container. Raises RuntimeError where there is none: it has ended."""
+        if not (found := self("ps", "-q", service).split()):
+            raise RuntimeError(f"{service} has no container any more:\n{self('logs', '--tail', '8', service)}")
+        return found[0]
 
 
 def _program() -> list[str]:
@@ -160,7 +171,7 @@ def make_image(*, registry: bool) -> str:
 
 def remove_image() -> None:
     """So that an engine that was there before has nothing more than it had."""
-    subprocess.run(["docker", "rmi", IMAGE], check=False, capture_output=True)
+    subprocess.run(["docker", "rmi", IMAGE], check=False, capture_output=True, start_new_session=True)
 
 
 def _host_override() -> dict[str, object]:

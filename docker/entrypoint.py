@@ -105,12 +105,13 @@ def run(overlay: Scenario, name: str) -> int:
         arguments = [argument.format(**values) for argument in overlay.worker.arguments]
         worker = subprocess.Popen([sys.executable, str(overlay.worker.script), *arguments])
     running = [process for process in (worker, daemon) if process is not None]
-    told = False
+    told: set[int] = set()  # once each: a second signal forces a daemon, and the others take that for a failure
     while any(process.poll() is None for process in running):
-        if asked and not told:
-            told = True
+        if asked and running[0].pid not in told:
+            told.add(running[0].pid)
             running[0].send_signal(signal.SIGINT)  # the script leaves, and its daemon ends with it (exit_with_worker)
-        if running[0].poll() not in (None, 0) and daemon.poll() is None:
+        if running[0].poll() not in (None, 0) and daemon.poll() is None and daemon.pid not in told:
+            told.add(daemon.pid)
             daemon.send_signal(signal.SIGINT)  # a script that failed: this site has nothing to give
         time.sleep(LOOK_S)
     return max(abs(process.wait()) for process in running)
