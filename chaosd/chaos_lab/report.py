@@ -189,7 +189,7 @@ def show(watch: Watch, verdict: RunVerdict, console: Console) -> None:
     timeline = Table("at", "what", "took", "seen", title="What happened")
     for one in watch.incidents:
         took = "" if one.duration_s is None else f"{one.duration_s * 1000:,.0f} ms"
-        timeline.add_row(f"{one.at_s:.1f} s", one.text, took, one.outcome)
+        timeline.add_row(f"{one.at_s:.1f} s", Text(one.text), took, Text(one.outcome))
     if watch.incidents:
         console.print(timeline)
     console.print(Text(f"Network: {watch.processes.network.described}."))
@@ -218,5 +218,5 @@ def _show_models(verdict: RunVerdict, console: Console) -> None:
             continue
         common, alone = f"{report['auc_common']:.3f}", f"{report['auc_alone']:.3f}"
         label = report.get("hospital", name)
-        table.add_row(label, common, alone, str(report["rounds"]), report["parameters_digest"][:16])
+        table.add_row(Text(label), common, alone, str(report["rounds"]), Text(report["parameters_digest"][:16]))
     console.print(table)

@@ -42,7 +42,7 @@ def run_scenario(
     ):
         console.print(Text(f"network: {links.described}"), soft_wrap=True)
         if keep:
-            console.print(f"logs and configurations: {processes.folder}")
+            console.print(Text(f"logs and configurations: {processes.folder}"), soft_wrap=True)
         redraws = Redraws(links, scenario.redraw)
         redraws.step(time.monotonic())
         for site in processes.sites.values():

@@ -83,7 +83,7 @@ def _sites(sites: list[LabSite], names: dict[str, str]) -> Table:
         status = site.status
         if status is None:
             state = "not started" if not site.started_once else ("ended" if not site.daemon_runs() else "silent")
-            table.add_row(site.spec.label or site.name, Text(state, style="dim"), *[""] * 5)
+            table.add_row(Text(site.spec.label or site.name), Text(state, style="dim"), *[""] * 5)
             continue
         style = "green" if site.trains() else "yellow"
         scheduler = names.get(status.scheduler or "", "none")
@@ -93,7 +93,7 @@ def _sites(sites: list[LabSite], names: dict[str, str]) -> Table:
             transfer = f"{100 * done / whole:.0f} % from {len(status.transfer.rate_of_source)}"
         state = f"{status.state}{' (' + status.paused + ')' if status.paused else ''}"
         table.add_row(
-            site.spec.label or site.name,
+            Text(site.spec.label or site.name),
             Text(state[:60], style=style),
             str(status.epoch),
             str(status.round),
@@ -127,7 +127,7 @@ def _happened(watch: Watch, *, lines: int) -> RenderableType:
     script = Table("at", "script", "took", "seen", expand=False)
     for one in incidents:
         took = "" if one.duration_s is None else f"{one.duration_s * 1000:.0f} ms"
-        script.add_row(f"{one.at_s:.1f} s", one.text, took, one.outcome or "...")
+        script.add_row(f"{one.at_s:.1f} s", Text(one.text), took, Text(one.outcome or "..."))
     names = names_of(watch)
     told = [f"{name}: {named(event_line(event), names)}" for name, event in events]
     return Group(script, *(Text(line, no_wrap=True, overflow="ellipsis") for line in told))

@@ -19,6 +19,9 @@ from typing import Any
 from examples.site.drama import Blow, Drama, Institutions, Shown, median_ms, undisturbed
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from chaos_lab.errors import LabError
 
 EXIT_INTERRUPTED = 130
 PICTURES = ("chaos-site-loss.svg", "chaos-site-rescue.svg")
@@ -42,8 +45,8 @@ def main() -> None:
     except asyncio.CancelledError:
         console.print("interrupted; everything that was started has been ended")
         sys.exit(EXIT_INTERRUPTED)
-    except (TimeoutError, RuntimeError) as error:
-        console.print(f"the demonstration could not go on: {error or 'no end within the limit'}")
+    except (TimeoutError, RuntimeError, LabError, OSError) as error:
+        console.print(Text(f"the demonstration could not go on: {str(error) or 'no end within the limit'}"))
         sys.exit(1)
     sys.exit(0 if report(shown, console) else 1)
 

@@ -12,9 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 import typer
+from examples.site import demo as site_demo
 
 from chaos_lab import cli, run
 from chaos_lab.demo_page.server import DemoPage
+from chaos_lab.errors import LabError
 from chaos_lab.report import RunVerdict
 
 SCENARIO = """
@@ -110,3 +112,17 @@ def test_the_page_gets_its_picture_though_the_file_of_the_other_one_could_not_be
         monkeypatch.setattr(page, "show_picture", shown.append)
         failed = cli._compare(page, 1, tmp_path / "picture.png")
     assert shown == [{}] and failed is not None and failed.exit_code == 1
+
+
+@pytest.mark.parametrize("error", [LabError("a: the daemon ended with 2\n[/daemon.log]"), OSError(28, "disk full")])
+def test_the_demonstration_of_a_site_that_cannot_go_on_says_why(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def show(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(site_demo, "show", show)
+    monkeypatch.setattr("sys.argv", ["demo"])
+    with pytest.raises(SystemExit) as told:
+        site_demo.main()
+    assert told.value.code == 1 and str(error) in capsys.readouterr().out

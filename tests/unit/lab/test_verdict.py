@@ -13,7 +13,7 @@ from rich.console import Console
 
 from chaos_lab.processes import Processes
 from chaos_lab.report import RunVerdict, judge, show
-from chaos_lab.scenario import Scenario
+from chaos_lab.scenario import Scenario, SiteSpec
 from chaos_lab.site import LabSite
 from chaos_lab.table import render
 from chaos_lab.watching import Incident, Watch
@@ -193,6 +193,16 @@ def text_of_end(watch: Watch, verdict: RunVerdict) -> str:
     show(watch, verdict, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def test_what_stands_in_brackets_is_shown_and_obeyed_by_no_table(watch: Watch) -> None:
+    """A scenario's words, and those of a script: `[north]` was left out, `[/bold]` ended the lab."""
+    a = watch.processes.sites["a"]
+    a.spec = SiteSpec(name="a", label="St. Mary [north]")
+    write_report(a, hospital="St. Mary [north]")
+    watch.incidents.append(Incident(at_s=1.0, text="kill [/bold]", outcome="back [bold]"))
+    for shown in (text_of(render(watch)), text_of_end(watch, judge(watch))):
+        assert "St. Mary [north]" in shown and "kill [/bold]" in shown and "back [bold]" in shown
 
 
 def test_the_end_says_what_failed(watch: Watch) -> None:
