@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
+import tempfile
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -49,11 +49,11 @@ class Ending:
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Processes:
-    monkeypatch.setattr("chaos_lab.processes.SHARED_FOLDER", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    sites = [{"name": "a"}, {"name": "b"}]
-    return Processes(Scenario.model_validate({"name": "x", "worker": {"script": "t.py"}, "sites": sites}), keep=False)
+def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    with tempfile.TemporaryDirectory(prefix="ce") as folder:  # short: a socket's path may have 103 bytes
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        model = {"name": "x", "worker": {"script": "t.py"}, "sites": [{"name": "a"}, {"name": "b"}]}
+        yield Processes(Scenario.model_validate(model), keep=False)
 
 
 def start(site: LabSite, awaited: Callable[[], None] = lambda: None) -> None:
