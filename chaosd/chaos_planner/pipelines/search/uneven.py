@@ -10,13 +10,14 @@ gives the bound of work over total speed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from chaos_planner.pipelines.costs.durations import Costs
-from chaos_planner.pipelines.estimates.pipeline_times import Shape, Split, Tables, best_bound_split, finish_s
+from chaos_planner.pipelines.estimates.pipeline_times import Shape, Split, Tables, best_bound_split, finish_s, fits
 from chaos_planner.pipelines.plans.layout import Pipeline, Stage
 from chaos_planner.pipelines.search.splits import improve
 
@@ -32,7 +33,7 @@ def fit_speeds(
     """Pipelines of these shapes on the fastest of the workers."""
     fastest = sorted(workers, key=lambda worker: (-costs.cluster.device(worker).speed, worker))
     members = len(shapes)
-    timer = _Timer(tables, members)
+    timer = _Timer(tables, members, memory_bytes)
     crews: list[list[int]] = []
     splits: list[Split] = []
     counts = [m for _, m in shapes]
@@ -69,15 +70,17 @@ def _split(tables: Tables, split: Split, m: int, speeds: Speeds, memory_bytes: i
 
 
 class _Timer:
-    def __init__(self, tables: Tables, members: int) -> None:
-        self.tables, self.members = tables, members
+    def __init__(self, tables: Tables, members: int, memory_bytes: int) -> None:
+        self.tables, self.members, self.memory_bytes = tables, members, memory_bytes
         self.known: dict[tuple[Split, int, Speeds], float] = {}
 
     def time_s(self, split: Split, m: int, speeds: Speeds) -> float:
+        """Infinite where so many micro-batches do not fit: a stage holds more of them the more there are."""
         key = (split, m, speeds)
         if key not in self.known:
-            shape = Shape(micro_batches=m, members=self.members, speeds=speeds)
-            self.known[key] = float(finish_s(self.tables, np.array([split], dtype=np.int64), shape)[0])
+            row, shape = np.array([split], dtype=np.int64), Shape(micro_batches=m, members=self.members, speeds=speeds)
+            held = bool(fits(self.tables, row, m, self.memory_bytes)[0])
+            self.known[key] = float(finish_s(self.tables, row, shape)[0]) if held else math.inf
         return self.known[key]
 
 

@@ -240,6 +240,25 @@ def test_slow_devices_get_less_work_than_an_equal_share() -> None:
     assert decision.bound_s <= of(decision, Policy.DYNAMIC) <= 1.35 * decision.bound_s
 
 
+def test_a_faster_pipeline_is_given_no_more_micro_batches_than_its_memory_holds() -> None:
+    """The plan of the search fits; micro-batches handed to the fast device made one that did not, and none was left."""
+    layer = LayerFacts(
+        name="block",
+        forward_s=1.0,
+        backward_s=2.0,
+        parameter_bytes=10,
+        optimizer_bytes=20,
+        gradient_bytes=10,
+        activation_bytes=60,
+        output_bytes=1,
+    )
+    model = ModelProfile(name="tight", layers=(layer,) * 3, global_micro_batches=3)
+    devices = tuple(DeviceFacts(worker=w, memory_bytes=200, speed=4.0 if w == 3 else 1.0) for w in range(4))
+    facts, settings = site(4, devices=devices), Settings(policies=frozenset({Policy.DYNAMIC}))
+    decision = plan(model, facts, grid(1, 3, layers=3, micro_batches=3), frozenset(), settings)
+    assert decision.chosen.peak_bytes <= 200
+
+
 @pytest.mark.parametrize("speed", [0.01, 0.1, 0.5, 0.9])
 def test_a_worker_that_is_too_slow_for_the_plan_gives_on_what_it_alone_holds(speed: float) -> None:
     devices = tuple(DeviceFacts(worker=w, memory_bytes=10**9, speed=speed if w == 1 else 1.0) for w in range(4))
