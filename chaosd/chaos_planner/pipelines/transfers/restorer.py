@@ -120,7 +120,9 @@ def restore(
     held = {worker: _layers_held(old.get(worker, {})) for worker in candidates}
     wanted = [range(new.stage(worker).first_layer, new.stage(worker).last_layer) for worker in places]
     allowed = _fits(cluster, candidates, places)
-    chosen = match_places([held[worker] for worker in candidates], wanted, layer_bytes, allowed)
+    index_of = {worker: index for index, worker in enumerate(candidates)}
+    named = [index_of[worker] for worker in places]
+    chosen = match_places([held[worker] for worker in candidates], wanted, layer_bytes, allowed, named)
     ways = {place: candidates[index] for place, index in zip(places, chosen, strict=True)}
     plan = relabel(new, ways)
     transfers, external, time_s = spread(cluster, old, holdings(model, plan, zero_redundancy=zero_redundancy))
@@ -150,11 +152,13 @@ def match_places(
     wanted: Sequence[Iterable[int]],
     layer_bytes: Sequence[float],
     allowed: npt.ArrayLike | None = None,
+    named: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
     """For each place the index of the worker that takes it, so that the bytes to move are fewest (Kuhn-Munkres).
 
-    `held[i]`: layers of worker i, `wanted[j]`: layers of place j, at least as many workers as places. Raises
-    `ValueError` where no assignment gives every place a device that it fits.
+    `held[i]`: layers of worker i, `wanted[j]`: layers of place j, at least as many workers as places. `named[j]`: the
+    worker that has place j if no other would move less; worker j if not given. Raises `ValueError` where no assignment
+    gives every place a device that it fits.
     """
     if len(held) < len(wanted):
         raise ValueError(f"{len(wanted)} places cannot be filled by {len(held)} workers")
@@ -167,7 +171,7 @@ def match_places(
         needs[index, list(layers)] = 1.0
     cost = (needs @ sizes)[None, :] - (has * sizes) @ needs.T
     # Among equal costs the worker already named there stays: less than a byte in all, so it decides ties only.
-    cost -= np.eye(len(held), len(wanted)) / (2 * len(held) + 2)
+    cost[list(named or range(len(wanted))), range(len(wanted))] -= 1 / (2 * len(held) + 2)
     if allowed is not None:
         cost = np.where(np.asarray(allowed, dtype=bool), cost, np.inf)
     try:
@@ -345,7 +349,10 @@ def _layers_held(holding: Holding) -> list[int]:
 
 
 def _fits(cluster: ClusterFacts, workers: Sequence[int], places: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Which worker's device is at least as fast and large as the one that each place was planned for."""
+    """Which worker's device is at least as fast and large as the one that each place was planned for. Where pairs have
+    rates of their own nobody is like another: steps of the same pipelines in other places would take another time."""
+    if cluster.pair_rates:
+        return np.asarray(np.array(workers)[:, None] == np.array(places)[None, :], dtype=np.bool_)
     here, planned = (
         np.array([(cluster.device(name).speed, cluster.device(name).memory_bytes) for name in names])
         for names in (workers, places)

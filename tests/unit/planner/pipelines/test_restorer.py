@@ -225,6 +225,22 @@ def test_a_slower_device_does_not_take_a_faster_ones_place() -> None:
         match_places([[0], [1]], [[0], [1]], [1, 1], [[False, True], [False, True]])
 
 
+def test_whoever_the_plan_names_stays_where_nothing_moves_also_beside_a_worker_without_a_place() -> None:
+    facts, old = model(2), plan([[2]] * 4)
+    new = plan([[2]] * 3, [1, 2, 3])
+    found = restore(facts, cluster(4), holdings(facts, old), new)
+    assert found.ways == {1: 1, 2: 2, 3: 3} and found.plan == new
+    assert "3 by the worker that the plan names" in found.reason
+
+
+def test_places_are_not_exchanged_where_links_are_unlike_since_steps_would_take_another_time() -> None:
+    facts, old = model(4), plan([[2, 2]], [0, 1])
+    new = plan([[2, 2]], [1, 0])
+    unlike = cluster(3, pair_rates=(PairRate(source=1, target=0, rate_bytes_per_s=1e12),))
+    assert restore(facts, cluster(3), holdings(facts, old), new).ways == {0: 1, 1: 0}
+    assert restore(facts, unlike, holdings(facts, old), new).ways == {0: 0, 1: 1}
+
+
 def test_relabelling_keeps_gradient_groups_valid() -> None:
     new = relabel(plan([[4, 4], [3, 3, 2]]), {0: 4, 1: 3, 2: 2, 3: 1, 4: 0})
     assert new.stage(4).last_layer == 4
