@@ -7,6 +7,7 @@ transfers, and the reason.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +165,8 @@ def _site(cluster: Path | None, devices: int, memory_gb: float | None, mtbf_h: f
             raise ValueError("--memory-gb goes without --cluster: the file gives each device's memory")
         found = ClusterFacts.from_json(read_text(cluster, "cluster"))
     else:
+        if memory_gb is not None and not math.isfinite(memory_gb):
+            raise ValueError(f"--memory-gb is {memory_gb}; allowed: a finite number")
         memory = {} if memory_gb is None else {"memory_bytes": int(memory_gb * 1e9)}
         found = models.uniform_cluster(devices, **memory)
     return found if mtbf_h is None else replace(found, mtbf_s=mtbf_h * 3600)

@@ -15,6 +15,9 @@ from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, fail
 
 PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="draw into FILE (png, pdf, svg)")]
 
+DIGITS_MAX = 15
+"""Of a whole number in an option: more devices than a float tells apart are nobody's."""
+
 
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
@@ -39,6 +42,8 @@ def whole_numbers(option: str, text: str) -> list[int]:
         if word:
             if not word.isdecimal():
                 raise ValueError(f"{option} {text!r}: {word!r} is no whole number; write for example {option} 3,17")
+            if len(word) > DIGITS_MAX:
+                raise ValueError(f"{option}: a number of {len(word)} digits; allowed: at most {DIGITS_MAX}")
             found.append(int(word))
     return found
 

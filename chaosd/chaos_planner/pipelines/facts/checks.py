@@ -31,7 +31,10 @@ def require_number(field: str, value: object, *, minimum: float = 0.0, above: bo
     allowed = f"a {'' if inf else 'finite '}number {bound}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise refuse(field, value, allowed)
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        raise refuse(field, "an integer beyond any float", allowed) from None
     if math.isnan(number) or (math.isinf(number) and not (inf and number > 0)):
         raise refuse(field, value, allowed)
     if number < minimum or (above and number <= minimum):

@@ -278,6 +278,8 @@ def _report(results: Sequence[SeedResult], assumptions: Mapping[str, tuple[str, 
     names = [name for name in assumptions if name in results[0].runs]
     if Adaptive.name not in names or Static.name not in names:
         raise ValueError(f"a comparison needs the policies {Adaptive.name!r} and {Static.name!r} among its strategies")
+    if any(not result.runs[Static.name].samples for result in results):
+        raise ValueError("not one step ends within duration_h, so there is nothing to compare: lengthen it")
     means = {name: statistics.fmean(r.runs[name].mean_samples_per_s for r in results) for name in names}
     relative = {name: tuple(r.runs[name].samples / r.runs[Static.name].samples for r in results) for name in names}
     shortfall_s, allowance_s = -math.inf, 0.0

@@ -170,6 +170,7 @@ def test_a_plot_that_cannot_be_written_is_one_line(files: dict[str, Path]) -> No
         (["--current", "/nonexistent.json"], "cannot read plan /nonexistent.json: No such file"),
         (["--devices", "8"], "dp 8 x pp 4 needs 32 workers, there are 8"),
         (["--memory-gb", "1"], "does not fit"),
+        (["--memory-gb", "inf"], "--memory-gb is inf"),
         (["--mtbf-h", "0"], "cluster.mtbf_s"),
         (["--external-gbit", "-1"], "external_rate_bytes_per_s"),
     ],
@@ -185,6 +186,12 @@ def test_wrong_input_is_one_line_and_exit_code_2(arguments: list[str], says: str
     ("name", "text", "says"),
     [
         ("profile", "no json", "model is not JSON"),
+        (
+            "profile",
+            f'{{"name": "x", "global_micro_batches": 1, "layers": [{{"name": "l", '
+            f'"backward_s": 1, "forward_s": {10**400}}}]}}',
+            "forward_s is 'an integer beyond any float'",
+        ),
         ("profile", '{"name": "x"}', "model.global_micro_batches is missing"),
         ("cluster", '{"devices": [], "rate_bytes_per_s": -1}', "cluster.devices"),
         ("current", '{"policy": "hope", "pipelines": []}', "plan.policy is 'hope'"),

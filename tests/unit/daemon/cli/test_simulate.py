@@ -81,6 +81,15 @@ def test_elastic_hides_the_papers_figures_in_another_setting(app: typer.Typer) -
     found = CliRunner().invoke(app, ["simulate", "elastic", "--months", "5", "--checkpoint-h", "1"])
     assert found.exit_code == 0
     assert "80.18" not in found.stdout
+    assert "0.36 * 103.2" not in found.stdout  # those are the figures of three hours
+    assert "0.14 *" in found.stdout
+
+
+def test_elastic_also_tells_of_a_cluster_that_fails_hundreds_of_times_between_checkpoints(app: typer.Typer) -> None:
+    found = CliRunner().invoke(
+        app, ["simulate", "elastic", "--months", "1", "--devices", "64", "--failure-rate", "5", "--checkpoint-h", "4"]
+    )
+    assert found.exit_code == 0, found.output
 
 
 def test_recovery_prints_both_tables_and_the_comparison(app: typer.Typer) -> None:
@@ -114,6 +123,10 @@ def test_plots_are_written(app: typer.Typer, command: str, tmp_path: Path) -> No
         (["policies", "--profile", "/nonexistent.json"], "cannot read profile /nonexistent.json: No such file"),
         (["policies", "--devices", "3"], "needs 32 workers, there are 3"),
         (["policies", "--failure-rate", "-1"], "failures_per_device_hour"),
+        (["policies", "--hours", "0.0001", "--runs", "1"], "not one step ends within duration_h"),
+        (["elastic", "--checkpoint-h", "1e-5"], "checkpoint_interval_h must be between"),
+        (["elastic", "--checkpoint-h", "1e9"], "checkpoint_interval_h must be between"),
+        (["recovery", "--devices", "9" * 400], "a number of 400 digits"),
         (["policies", "--hours", "0"], "duration_h must be above 0"),
         (["policies", "--dp", "16", "--pp", "1", "--devices", "16"], "does not fit 1 stages"),
     ],
