@@ -44,7 +44,7 @@ async def noted(tmp_path: Path, kind: str, *, given: Mapping[str, Any] | None = 
     """A site of several workers by themselves. After a loss all that live have layers: whether other pipelines, which
     may leave one without, seem faster than the work dealt anew depends on what a step took."""
     told = tmp_path / "told"
-    answers = {"policies": [Policy.REROUTE]} if kind == "stages" else {}
+    answers = {"policies": [Policy.RESTART, Policy.REROUTE]} if kind == "stages" else {}
     training = {"kind": kind, "told": str(told), "wants": WANTS, **(given or {})}
     environment = {"TRAINING": json.dumps(training)}
     ran = await train(tmp_path, script=SCRIPT, environment=environment, **{**SHAPES[kind], **answers, **more})
