@@ -10,7 +10,9 @@ from chaos_protocols.site import SiteMachine
 def told_of_block(machine: SiteMachine, site: SiteId, *, ban: bool) -> str:
     """In words. Whether the run still has a majority of its votes is what this site knows of who is there."""
     told = f"{site} has no link with this site from now on"
-    if ban:
+    if ban and set(machine.roster.member_ids()) - {site} == {machine.site}:
+        told += "; no other member has a say in that, so this word alone puts it out of the run, for good"
+    elif ban:
         told += "; it is out of the run for good as soon as more than half of the other members say so, too"
     elif site in machine.roster.site_ids():
         told += "; it stays in the run as long as another site of it has a link with it"

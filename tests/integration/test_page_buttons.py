@@ -95,6 +95,14 @@ def test_a_site_is_blocked_or_dropped_by_buttons_that_say_who_has_to_agree(windo
         shown(window, "the outcome", lambda now: "change 1" in now["outcome"])
         (asked_for,) = lists.blocks
         assert (asked_for.site, asked_for.add, asked_for.ban) == (f"{3:032x}", True, True)
+        present = many_sites(3)
+        third = msgspec.structs.replace(present.sites[2], state="learner")
+        control.current = msgspec.structs.replace(present, sites=(*present.sites[:2], third))
+        shown(window, "three sites", lambda now: len(now["sites"]) == 3)
+        window.run(f"{buttons})[1][2].focus()")
+        window.press("Enter")
+        asked = shown(window, "the question", lambda now: now["dialog"])["dialog"]
+        assert "this word alone removes it from the run, for good" in asked and "unblock" not in asked
         assert window.complaints() == []
 
 

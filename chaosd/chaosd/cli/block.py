@@ -53,8 +53,9 @@ def ban(
     """Want a site out of the run: block it here, and say so to the scheduler. As soon as more than half of the other
     members' operators have said the same, each at their own site, it is removed, and never let in again.
 
-    No member can do that alone, and a member that is banned has no vote on itself. Until the removal `chaosd unblock`
-    takes the word back; the removal itself is for good: its institution would come back with a new key.
+    A member that is banned has no vote on itself: of two members one alone can do that, at once, of three or more none.
+    Until the removal `chaosd unblock` takes the word back; the removal itself is for good: its institution would come
+    back with a new key.
 
       $ chaosd ban c428fe34 --reason "key stolen"
     """

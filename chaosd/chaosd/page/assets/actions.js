@@ -107,7 +107,11 @@ export function askBan(status, names, site, waitedFor) {
   const name = names(site);
   const voices = status.sites.filter((one) => one.site !== site && one.state === "member").length;
   const needed = Math.floor(voices / 2) + 1;
-  const lines = [
+  const alone = voices === 1 && status.sites.some((one) => one.site === status.site && one.state === "member");
+  const lines = alone ? [
+    `${name} is blocked at this site at once. No other member has a say in that, so this word alone removes it from the run, for good: its key is never let in again.`,
+    "What it has given so far stays in the model.",
+  ] : [
     `${name} is blocked at this site at once. As soon as the operators of ${needed} of the ${voices} other ${voices === 1 ? "member" : "members"} have said the same, each at their own site, it is removed from the run, for good: its key is never let in again.`,
     "What it has given so far stays in the model. Until it is removed, chaosd unblock takes the word back.",
   ];
