@@ -58,6 +58,7 @@ class Machine(NewUser):
         line = line.replace("/srv/", f"{self.folder}/srv/").replace("/safe/", f"{self.folder}/safe/")
         for address in ("chaos.cleveland.example:7400", "0.0.0.0:7400"):
             line = line.replace(address, f"127.0.0.1:{self.cleveland.port}")
+        line = line.replace("chaos.hungary.example:7400", f"127.0.0.1:{self.port}")
         line = line.replace("127.0.0.1:7480", f"127.0.0.1:{free_port()}")
         if WRITERS_ID.search(line):
             line = WRITERS_ID.sub(self.cleveland.id, line)

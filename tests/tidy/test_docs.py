@@ -135,7 +135,9 @@ def check_chaosd(words: list[str]) -> None:
         assert words[0] in group, f"there is no command {words[0]}"
         command, words = group[words[0]], words[1:]
     if not hasattr(command, "commands"):
-        command.make_context(command.name, list(words))
+        given = command.make_context(command.name, list(words)).params
+        places = {field: given[field] for field in ("listen", "advertise") if given.get(field)}
+        load_config(None, {field: place.replace("PORT", "7400") for field, place in places.items()})
         return
     flags = {name for parameter in command.params for name in parameter.opts}  # a group's own: some act when parsed
     assert set(words) <= flags, f"{command.name} has no {words}"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, ConfigOption, config_path, fail
+from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, ConfigOption, config_path, fail, selected
 from chaosd.service import Service, ServiceError, is_of, launchd_agent, systemd_unit
 from chaosd.storage.durable import write_durably
 
@@ -83,8 +84,11 @@ def install(
             "start it, now and at each boot, with:\n" + "".join(f"  {' '.join(one)}\n" for one in commands), nl=False
         )
         return
+    other = _daemon_there(service)
     for one in commands:
         _run(one)
+    if other is not None and not _is_service(other, service, kind, system=system):
+        _tell_of(other, service, kind, system=system)
     typer.echo(f"{service.label} runs; `chaosd status` shows it")
 
 
@@ -180,6 +184,37 @@ def user_called(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def _daemon_there(service: Service) -> int | None:
+    """The process of this site's daemon, however it was started; None: there is none that answers."""
+    from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+
+    _, socket = selected(Path(service.command[-1]), None, None)
+    try:
+        return LocalClient(socket).status().pid
+    except (NoDaemonError, RequestRefusedError):
+        return None
+
+
+def _is_service(pid: int, service: Service, kind: str, *, system: bool) -> bool:
+    """Whether that daemon is the service's own, which ran before; launchd refuses one that it has already."""
+    if kind == "launchd":
+        return False
+    scope = [] if system else ["--user"]
+    asked = ["systemctl", *scope, "show", "--property=MainPID", "--value", service.label]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() == str(pid)
+
+
+def _tell_of(pid: int, service: Service, kind: str, *, system: bool) -> NoReturn:
+    """Ends the command: two daemons of one site there cannot be, and systemd tries no second time (FINAL_CODES)."""
+    config, scope = shlex.quote(service.command[-1]), "" if system else "--user "
+    then = "launchd starts its own a moment later" if kind == "launchd" else f"`systemctl {scope}start {service.label}`"
+    fail(
+        f"{service.label} does not run: a daemon of this site does already (process {pid}), which was started "
+        f"otherwise. End that one, with Ctrl+C in its terminal or `chaosd leave --config {config}`; then {then}",
+        EXIT_FAILED,
+    )
 
 
 def _run(command: list[str]) -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import Result
@@ -192,3 +193,22 @@ def test_where_no_service_manager_answers_the_way_out_is_said(
     monkeypatch.setenv("PATH", f"{systemctl.parent}:/usr/bin:/bin")
     told = run("service", "install", "--now", "--config", site, code=1).stderr
     assert "Failed to connect to bus" in told and "No service manager answers here" in told
+
+
+@pytest.mark.parametrize(("main", "code"), [("0", 1), ("4711", 1), (None, 0)])
+def test_a_service_beside_a_daemon_that_was_started_otherwise_does_not_run_and_that_is_said(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: str | None, code: int
+) -> None:
+    """As after `chaosd up`: the service's own daemon ends with 2, for which systemd never tries again."""
+    there = SimpleNamespace(pid=os.getpid())
+    monkeypatch.setattr("chaosd.api.client.LocalClient.status", lambda client: there)
+    for name, says in (("systemctl", str(os.getpid()) if main is None else main), ("loginctl", "")):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho {says}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    done = run("service", "install", "--now", "--config", site, "--kind", "systemd", code=code)
+    label, told = "chaosd-cleveland-clinic", f"process {os.getpid()}"
+    assert (f"{label} runs" in done.stdout, told in done.stderr) == (code == 0, code != 0)
+    assert (f"`systemctl --user start {label}`" in done.stderr) is (code != 0)
