@@ -137,7 +137,8 @@ def check_chaosd(words: list[str]) -> None:
     if not hasattr(command, "commands"):
         given = command.make_context(command.name, list(words)).params
         places = {field: given[field] for field in ("listen", "advertise") if given.get(field)}
-        load_config(None, {field: place.replace("PORT", "7400") for field, place in places.items()})
+        known = {field: re.sub(r"\$\{\w+\}", "site.example:7400", place) for field, place in places.items()}
+        load_config(None, {field: place.replace("PORT", "7400") for field, place in known.items()})
         return
     flags = {name for parameter in command.params for name in parameter.opts}  # a group's own: some act when parsed
     assert set(words) <= flags, f"{command.name} has no {words}"
