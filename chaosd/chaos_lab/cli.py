@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, fail
+from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, fail, without_nan
 
 if TYPE_CHECKING:
     from chaos_lab.demo_page.server import DemoPage
@@ -111,17 +110,8 @@ def _check_file(option: str, path: Path) -> None:
 
 
 def _write_figures(path: Path, figures: dict[str, Any]) -> None:
-    """JSON has no NaN, and nothing that is infinite: null is written for it."""
-
-    def clean(part: Any) -> Any:
-        if isinstance(part, float) and not math.isfinite(part):
-            return None
-        if isinstance(part, dict):
-            return {str(key): clean(inner) for key, inner in part.items()}
-        return [clean(inner) for inner in part] if isinstance(part, list | tuple) else part
-
     try:
-        path.write_text(json.dumps(clean(figures), indent=2, default=str) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(without_nan(figures), indent=2, default=str) + "\n", encoding="utf-8")
     except OSError as error:
         fail(f"--json {path} cannot be written: {error.strerror}", EXIT_FAILED)
 

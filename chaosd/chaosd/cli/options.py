@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -121,6 +122,15 @@ def echo_json(value: object, *, indent: int = 0) -> None:
 
     other = codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8"
     typer.echo(json_text(value, indent=indent, ascii_only=other))
+
+
+def without_nan(part: Any) -> Any:
+    """The same for JSON, which has no NaN, and nothing that is infinite: None (null) in its place; keys are texts."""
+    if isinstance(part, float) and not math.isfinite(part):
+        return None
+    if isinstance(part, dict):
+        return {str(key): without_nan(inner) for key, inner in part.items()}
+    return [without_nan(inner) for inner in part] if isinstance(part, list | tuple) else part
 
 
 def echo_list(found: Sequence[Row], line: Callable[[Row], str], nothing: str, *, as_json: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from chaos_planner.solvers import SolverMissing, optimize
-from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, fail
+from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, fail, without_nan
 
 PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="draw into FILE (png, pdf, svg)")]
 
@@ -107,14 +106,7 @@ def print_json(value: object) -> None:
     """One JSON document on stdout; infinities and nan become null."""
     import json
 
-    def clean(part: Any) -> Any:
-        if isinstance(part, float) and not math.isfinite(part):
-            return None
-        if isinstance(part, dict):
-            return {str(key): clean(inner) for key, inner in part.items()}
-        return [clean(inner) for inner in part] if isinstance(part, list | tuple) else part
-
-    typer.echo(json.dumps(clean(value), indent=2))
+    typer.echo(json.dumps(without_nan(value), indent=2))
 
 
 def show(*parts: Any) -> None:
