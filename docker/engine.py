@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from chaos_lab.cleaning import OWNER_FILE, lives, mark
+from chaos_lab.cleaning import is_left, mark
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -43,12 +43,7 @@ def new_folder() -> Path:
 
 def _clean(folder: Path) -> None:
     """End the engine, and with it the containers, of a demo that no longer runs; remove its folder."""
-    try:
-        process, started = (int(word) for word in (folder / OWNER_FILE).read_text(encoding="ascii").split())
-        whose = folder.lstat().st_uid
-    except (OSError, ValueError):
-        return  # kept on purpose after a failure; or another demo was quicker
-    if whose != os.geteuid() or lives(process, started):
+    if not is_left(folder):
         return
     docker = ["docker", "-H", f"unix://{folder}/engine.sock"]
     try:

@@ -67,6 +67,17 @@ def mark(folder: Path) -> None:
     (folder / OWNER_FILE).write_text(f"{process} {started}\n", encoding="ascii")
 
 
+def is_left(folder: Path) -> bool:
+    """It is this user's, and who marked it has ended. Not where there is no mark: it is kept on purpose, or just being
+    made; nor where another one was quicker."""
+    try:
+        process, started = (int(word) for word in (folder / OWNER_FILE).read_text(encoding="ascii").split())
+        whose = folder.lstat().st_uid
+    except (OSError, ValueError):
+        return False
+    return whose == os.getuid() and not lives(process, started)
+
+
 def clean() -> list[str]:
     """Remove what dead labs of this user left: processes, namespaces, folders. Returns a line for each."""
     return [*_clean_namespaces(), *_clean_folders()]
@@ -103,12 +114,7 @@ def _clean_folders() -> list[str]:
     done = []
     for parent in sorted({tempfile.gettempdir(), SHARED_FOLDER}):
         for folder in sorted(Path(parent).glob(f"{FOLDER_PREFIX}*")):
-            try:
-                process, started = (int(word) for word in (folder / OWNER_FILE).read_text(encoding="ascii").split())
-                whose = folder.lstat().st_uid
-            except (OSError, ValueError):
-                continue  # kept on purpose, or just being made; or another lab was quicker
-            if whose != os.getuid() or lives(process, started):
+            if not is_left(folder):
                 continue
             killed = _working_in(folder)
             _kill(killed)
